@@ -1,0 +1,43 @@
+# make test and make run do everything on a fresh machine; `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint unit format run picture clean
+
+help:  ## List the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+# constraints.txt pins the whole development environment (torch to a CPU build where one is found).
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,experiments]' --group dev
+	@touch $@
+
+setup: $(READY)  ## Build .venv with everything for development
+
+test: lint unit  ## Lint, types and the test suite with coverage
+
+lint: $(READY)  ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+unit: $(READY)  ## The test suite
+	$(BIN)/pytest -n 2 --cov --cov-report=term
+
+format: $(READY)  ## Format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+run: $(READY)  ## Run the example: the paper's Figure 1, and a picture
+	$(BIN)/python examples/quickstart.py
+
+picture: $(READY)  ## Draw the README's picture anew
+	$(BIN)/python examples/quickstart.py docs/softening.png
+
+clean:  ## Remove .venv and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .coverage

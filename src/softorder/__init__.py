@@ -1,0 +1,40 @@
+"""Sort, argsort, rank, top-k, quantile and nearest neighbours, made differentiable.
+
+    >>> import numpy as np
+    >>> import softorder as so
+    >>> so.sort(np.array([2.0, 5.0, 4.0]), 0.1)
+    array([2.        , 4.00004539, 4.9999546 ])
+
+Importing softorder imports no framework; `softorder.torch` has the torch modules.
+"""
+
+from softorder.ops import (
+    argsort,
+    as_relaxation,
+    knn,
+    median,
+    quantile,
+    rank,
+    sort,
+    topk,
+    topk_mask,
+)
+from softorder.permutation import SoftPermutation, TransposedPermutation
+from softorder.relaxations import SoftSort
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "SoftPermutation",
+    "SoftSort",
+    "TransposedPermutation",
+    "argsort",
+    "as_relaxation",
+    "knn",
+    "median",
+    "quantile",
+    "rank",
+    "sort",
+    "topk",
+    "topk_mask",
+]

@@ -1,0 +1,136 @@
+"""Which framework an array belongs to, and the few things the array API standard does not have.
+
+The mathematics of softorder is written once, on the array API standard. What a framework adds,
+stopping a gradient for instance, is its `Wiring`. NumPy's is here; the wiring of a framework that
+differentiates lives in that framework's own package and is imported with its first array, so
+that `import softorder` imports no framework.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import array_api_compat.numpy
+import numpy
+
+from softorder import _checks
+
+Array: TypeAlias = Any
+"""An array of any framework. The standard has no common type to name here."""
+
+
+@dataclass(frozen=True, eq=False)
+class Wiring:
+    """What one framework adds to the array API standard.
+
+    Attributes:
+        name: What the framework is called in messages.
+        array_type: The class of its arrays.
+        xp: Its namespace of the array API standard.
+        is_compiling: Whether a compiler is tracing the program now.
+        is_concrete: Whether an array's values can be looked at now and cheaply: false while
+            tracing and for arrays on another device.
+        stop_gradient: The same values, constant for every derivative.
+        average_gradient: `(x, begins)` gives the same values as x; derivatives are averaged over
+            each run of the last axis, a run ending before the next place that `begins` marks.
+        matmul: The matrix product, in the precision of its arguments whatever the context.
+    """
+
+    name: str
+    array_type: type
+    xp: ModuleType
+    is_compiling: Callable[[], bool]
+    is_concrete: Callable[[Array], bool]
+    stop_gradient: Callable[[Array], Array]
+    average_gradient: Callable[[Array, Array], Array]
+    matmul: Callable[[Array, Array], Array]
+
+
+NUMPY = Wiring(
+    name="numpy",
+    array_type=numpy.ndarray,
+    xp=array_api_compat.numpy,
+    is_compiling=lambda: False,
+    is_concrete=lambda x: True,
+    stop_gradient=lambda x: x,
+    average_gradient=lambda x, begins: x,
+    matmul=numpy.matmul,
+)
+
+
+def _torch_wiring() -> Wiring:
+    # An import statement, not importlib: torch.compile can follow it while it traces.
+    from softorder.torch._wiring import TORCH
+
+    return TORCH
+
+
+# Framework's module -> its array class, and what gives its wiring.
+_FRAMEWORKS: dict[str, tuple[str, Callable[[], Wiring]]] = {"torch": ("Tensor", _torch_wiring)}
+
+
+def find_wiring(x: object) -> Wiring | None:
+    """Return the wiring of the framework that x is an array of; None if it is none's."""
+    if isinstance(x, numpy.ndarray):
+        return NUMPY
+    for framework, (array_type, wiring) in _FRAMEWORKS.items():
+        module = sys.modules.get(framework)
+        if module is not None and isinstance(x, getattr(module, array_type)):
+            return wiring()
+    return None
+
+
+def wiring_of(**arrays: Array | None) -> Wiring:
+    """Return the one framework that all the named arrays belong to (None is passed over).
+
+    Raises:
+        TypeError: For something that is no array, or arrays of several frameworks.
+    """
+    found: Wiring | None = None
+    first = ""
+    for name, array in arrays.items():
+        if array is None:
+            continue
+        wiring = find_wiring(array)
+        if wiring is None:
+            raise TypeError(_checks.not_an_array(name, array, ["numpy", *_FRAMEWORKS]))
+        if found is not None and wiring is not found:
+            raise TypeError(_checks.mixed_frameworks(first, found.name, name, wiring.name))
+        if found is None:
+            found, first = wiring, name
+    assert found is not None  # every caller names one array that is never None
+    return found
+
+
+def widen(xp: Any, x: Array) -> Array:
+    """Return half-precision arrays as float32, others as they are."""
+    return xp.astype(x, xp.float32) if x.dtype.itemsize < 4 else x
+
+
+def any_infinite(wiring: Wiring, x: Array) -> bool:
+    """Tell whether x may hold an infinity; True when its values cannot be looked at."""
+    return not wiring.is_concrete(x) or bool(wiring.xp.any(wiring.xp.isinf(x)))
+
+
+def arange_like(xp: Any, n: int, like: Array) -> Array:
+    """Return 0..n-1 as int64 on the device of `like`."""
+    return xp.arange(n, dtype=xp.int64, device=like.device)
+
+
+def take_along(xp: Any, x: Array, index: Array, axis: int) -> Array:
+    """Return xp.take_along_axis(x, index), batch dimensions broadcast; axis counts from the end."""
+    ndim = max(x.ndim, index.ndim)
+    x = x[(None,) * (ndim - x.ndim) + (...,)]
+    index = index[(None,) * (ndim - index.ndim) + (...,)]
+    return xp.take_along_axis(x, index, axis=axis)
+
+
+def move_axis(xp: Any, x: Array, source: int, destination: int) -> Array:
+    """Return x with one dimension moved; xp.moveaxis has no batching rule in torch.func.vmap."""
+    axes = list(range(x.ndim))
+    axes.insert(destination % x.ndim, axes.pop(source))
+    return xp.permute_dims(x, tuple(axes))

@@ -1,0 +1,323 @@
+"""Every argument check and every message: what was expected, what came, how to fix it.
+
+Shapes and types are always checked. Values (a tau that is positive, a permutation that is one)
+are checked where they can be looked at: Python numbers, and arrays that are concrete.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+Choice = TypeVar("Choice")
+
+
+def message(expected: str, received: object, fix: str) -> str:
+    """Join the three parts of an error."""
+    return f"{expected}; got {received}. {fix}"
+
+
+def describe(value: object) -> str:
+    """Name a value briefly: type, and shape and dtype if it is an array."""
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        text = repr(value)
+        return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+    return (
+        f"{type(value).__name__} of shape {tuple(shape)} and dtype {getattr(value, 'dtype', '?')}"
+    )
+
+
+def not_an_array(name: str, value: object, frameworks: Sequence[str]) -> str:
+    return message(
+        f"{name} must be an array of {' or '.join(frameworks)}",
+        describe(value),
+        "Convert it first, for example with torch.tensor(...) or numpy.asarray(...).",
+    )
+
+
+def mixed_frameworks(first: str, first_framework: str, second: str, second_framework: str) -> str:
+    return message(
+        "all arrays of one call must belong to one framework",
+        f"{first} of {first_framework} and {second} of {second_framework}",
+        "Convert one of them to the other's framework.",
+    )
+
+
+def check_floating(xp: Any, x: Any, name: str) -> None:
+    if not xp.isdtype(x.dtype, "real floating"):
+        raise TypeError(
+            message(
+                f"{name} must have a real floating dtype",
+                f"dtype {x.dtype}",
+                f"Convert first: {name}.to(torch.float32) in torch, "
+                f"{name}.astype(numpy.float32) in NumPy.",
+            )
+        )
+
+
+def check_has_dimension(x: Any, name: str) -> None:
+    if x.ndim == 0:
+        raise ValueError(
+            message(
+                f"{name} must have at least one dimension to order along",
+                "a 0-dimensional array",
+                f"Give it one, for example {name}.reshape(1).",
+            )
+        )
+
+
+def check_dim(dim: int, ndim: int) -> int:
+    """Return dim counted from the end (-ndim..-1)."""
+    try:
+        index = operator.index(dim)
+    except TypeError:
+        raise TypeError(
+            message("dim must be an integer", describe(dim), "Pass one dimension, such as dim=-1.")
+        ) from None
+    if not -ndim <= index < ndim:
+        raise ValueError(
+            message(
+                f"dim must lie in [{-ndim}, {ndim - 1}] for an array of {ndim} dimensions",
+                index,
+                "Pass the dimension to order along; dim=-1 is the last.",
+            )
+        )
+    return index - ndim if index >= 0 else index
+
+
+def check_broadcasts(shape: Sequence[int], target: Sequence[int], what: str, fix: str) -> None:
+    """Check that an array of `shape` expands to `target` under the broadcasting rules."""
+    padded = (1,) * (len(target) - len(shape)) + tuple(shape)
+    if len(shape) > len(target) or any(
+        a != b and a != 1 for a, b in zip(padded, target, strict=True)
+    ):
+        raise ValueError(
+            message(f"{what} must broadcast to {tuple(target)}", f"shape {tuple(shape)}", fix)
+        )
+
+
+def check_batch(lead: Sequence[int], batch: Sequence[int]) -> None:
+    """Check that the leading dimensions of values agree with a permutation's batch."""
+    pairs = zip(reversed(lead), reversed(batch), strict=False)
+    if any(a != b and 1 not in (a, b) for a, b in pairs):
+        raise ValueError(
+            message(
+                f"x without dim must begin with the batch shape {tuple(batch)} of the scores",
+                f"{tuple(lead)}",
+                "Batch dimensions come first, feature dimensions after them.",
+            )
+        )
+
+
+def check_mask(xp: Any, mask: Any, shape: Sequence[int]) -> None:
+    if not xp.isdtype(mask.dtype, "bool"):
+        raise TypeError(
+            message(
+                "mask must be boolean (True = takes part)",
+                f"dtype {mask.dtype}",
+                "Compare first, for example mask = lengths > position.",
+            )
+        )
+    check_broadcasts(
+        mask.shape,
+        shape,
+        "the shape of mask",
+        "Give mask one entry for each score, in the scores' own shape.",
+    )
+
+
+_HARD = "For the limit tau -> 0 take the exact permutation: SoftSort()(scores).hard()."
+
+
+def check_positive_number(value: Any, name: str, fix: str = _HARD) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(message(f"{name} must be a positive number", describe(value), fix))
+    number = float(value)
+    if not 0 < number < math.inf:
+        raise ValueError(message(f"{name} must be positive and finite", value, fix))
+    return number
+
+
+def check_choice(value: str, choices: Mapping[str, Choice], name: str) -> Choice:
+    """Return what a name stands for."""
+    if value not in choices:
+        raise ValueError(
+            message(
+                f"a {name} given by name must be one of {', '.join(map(repr, choices))}",
+                repr(value),
+                "Pass one of these, a power p > 0 for |a - b|^p, or a callable d(a, b).",
+            )
+        )
+    return choices[value]
+
+
+def check_temperature_array(xp: Any, tau: Any, batch: Sequence[int], concrete: bool) -> None:
+    check_floating(xp, tau, "tau")
+    check_broadcasts(
+        tau.shape,
+        batch,
+        "a tensor tau has one value per batch row: its shape",
+        "The batch shape is the scores' shape without dim; reshape tau, or pass a number.",
+    )
+    if concrete and not bool(xp.all((tau > 0) & xp.isfinite(tau))):
+        raise ValueError(message("every tau must be positive and finite", tau, _HARD))
+
+
+def check_count(k: Any, n: int, name: str = "k") -> int:
+    try:
+        count = operator.index(k)
+    except TypeError:
+        raise TypeError(
+            message(f"{name} must be an integer", describe(k), "Pass how many items to select.")
+        ) from None
+    if not 1 <= count <= n:
+        raise ValueError(
+            message(
+                f"{name} must lie in [1, {n}], {n} being the number of items along dim",
+                count,
+                "Choose fewer items, or use sort for all of them."
+                if count > n
+                else "Select at least one item.",
+            )
+        )
+    return count
+
+
+def check_probabilities(xp: Any, q: Any, concrete: bool) -> None:
+    if q.ndim > 1:
+        raise ValueError(
+            message(
+                "q must be a number or a 1-dimensional array",
+                f"shape {tuple(q.shape)}",
+                "Flatten q; the results of several q come first in the output.",
+            )
+        )
+    if concrete and not bool(xp.all((q >= 0) & (q <= 1))):
+        raise ValueError(
+            message("every q must lie in [0, 1]", q, "For percentiles, divide by 100 first.")
+        )
+
+
+def check_length(length: int, n: int, what: str) -> None:
+    if length != n:
+        raise ValueError(
+            message(
+                f"{what} must have length {n}, the number of items of this permutation",
+                length,
+                "Check the dimension: apply(x, dim=...) takes any, @ follows matmul "
+                "(a batch of vectors is v[..., None] there).",
+            )
+        )
+
+
+def check_permutation(xp: Any, permutation: Any, n: int, concrete: bool) -> None:
+    if not xp.isdtype(permutation.dtype, "integral"):
+        raise TypeError(
+            message(
+                "a permutation holds integer indices",
+                f"dtype {permutation.dtype}",
+                "Pass indices such as P.order or torch.argsort(...), not one-hot rows.",
+            )
+        )
+    check_length(permutation.shape[-1], n, "a permutation")
+    expected = xp.arange(n, dtype=permutation.dtype, device=permutation.device)
+    if concrete and not bool(xp.all(xp.sort(permutation, axis=-1) == expected)):
+        raise ValueError(
+            message(
+                f"a permutation holds each of 0..{n - 1} once",
+                permutation,
+                "Pass indices counted from 0, such as P.order or torch.argsort(...).",
+            )
+        )
+
+
+def check_rows(xp: Any, rows: Any, n: int, concrete: bool) -> None:
+    if not xp.isdtype(rows.dtype, "integral"):
+        raise TypeError(
+            message("rows must be integers", f"dtype {rows.dtype}", "Pass positions, from 0.")
+        )
+    if concrete and 0 not in rows.shape and not (-n <= int(rows.min()) and int(rows.max()) < n):
+        raise IndexError(
+            message(
+                f"rows must lie in [{-n}, {n - 1}]",
+                f"rows from {int(rows.min())} to {int(rows.max())}",
+                "Positions are counted from 0, the largest score first.",
+            )
+        )
+
+
+def check_distance(distance: Any, shape: Sequence[int]) -> None:
+    if getattr(distance, "shape", None) is None or tuple(distance.shape) != tuple(shape):
+        raise ValueError(
+            message(
+                f"a metric d(a, b) must work element by element: shape {tuple(shape)} out",
+                describe(distance),
+                "Return for example (a - b).abs() ** 1.5; reduce nothing.",
+            )
+        )
+
+
+def check_points(xp: Any, query: Any, neighbors: Any) -> None:
+    for name, points in (("query", query), ("neighbors", neighbors)):
+        check_floating(xp, points, name)
+        if points.ndim < 2:
+            raise ValueError(
+                message(
+                    f"{name} must have shape (..., number of points, features)",
+                    f"shape {tuple(points.shape)}",
+                    f"For a single point pass {name}[None, :].",
+                )
+            )
+    if query.shape[-1] != neighbors.shape[-1]:
+        raise ValueError(
+            message(
+                "query and neighbors must have the same number of features",
+                f"{query.shape[-1]} and {neighbors.shape[-1]}",
+                "Embed both with the same network.",
+            )
+        )
+
+
+def check_labels(xp: Any, labels: Any, m: int, num_classes: Any, concrete: bool) -> int:
+    """Return the number of classes."""
+    concrete = concrete and 0 not in labels.shape
+    if not xp.isdtype(labels.dtype, "integral"):
+        raise TypeError(
+            message("labels must be integers", f"dtype {labels.dtype}", "Pass class indices.")
+        )
+    if labels.ndim == 0 or labels.shape[-1] != m:
+        raise ValueError(
+            message(
+                f"labels must have one entry for each of the {m} neighbors",
+                f"shape {tuple(labels.shape)}",
+                "Pass labels of shape (..., m) for neighbors of shape (..., m, d).",
+            )
+        )
+    if num_classes is None and not concrete:
+        raise ValueError(
+            message(
+                "num_classes is needed where labels cannot be looked at (compiled, other device)",
+                None,
+                "Pass num_classes=.",
+            )
+        )
+    largest = int(xp.max(labels)) if concrete else 0
+    if concrete and int(xp.min(labels)) < 0:
+        raise ValueError(
+            message("labels must not be negative", int(xp.min(labels)), "Use mask= to leave out.")
+        )
+    if num_classes is None:
+        return largest + 1
+    if largest >= num_classes:
+        raise ValueError(
+            message(
+                f"labels must be below num_classes = {num_classes}",
+                largest,
+                "Count classes from 0, or raise num_classes.",
+            )
+        )
+    return operator.index(num_classes)

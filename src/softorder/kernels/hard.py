@@ -1,0 +1,149 @@
+"""Operators made of an order, or of another operator: exact, straight-through, reversed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from softorder._array import Array, Wiring, arange_like, take_along
+from softorder.kernels.operator import Operator
+from softorder.kernels.scores import pick
+
+
+class Hard(Operator):
+    """The exact permutation: row i holds a single one, in column order_i."""
+
+    def __init__(self, wiring: Wiring, order: Array, valid: Array | None, dtype: Any) -> None:
+        self.wiring = wiring
+        self.order = order
+        self.valid = valid
+        self.dtype = dtype
+
+    def _drop_padding(self, x: Array) -> Array:
+        """Zero the positions past the valid count in x of shape (..., n, f)."""
+        if self.valid is None:
+            return x
+        xp = self.wiring.xp
+        return xp.where(xp.take_along_axis(self.valid, self.order, axis=-1)[..., None], x, 0.0)
+
+    def rows(self, rows: Array | None = None) -> Array:
+        xp = self.wiring.xp
+        column = pick(self.wiring, self.order, rows)[..., :, None]
+        one = column == arange_like(xp, self.order.shape[-1], self.order)
+        if self.valid is not None:
+            one = one & self.valid[..., None, :]
+        return xp.astype(one, self.dtype)
+
+    def log_rows(self, rows: Array | None = None) -> Array:
+        one = self.rows(rows)
+        return self.wiring.xp.where(one == 1, one - 1, -math.inf)
+
+    def apply(self, v: Array, rows: Array | None = None) -> Array:
+        xp = self.wiring.xp
+        y = self._drop_padding(take_along(xp, v, self.order[..., None], axis=-2))
+        return y if rows is None else take_along(xp, y, rows[..., None], axis=-2)
+
+    def apply_transposed(self, u: Array) -> Array:
+        xp = self.wiring.xp
+        position = xp.argsort(self.order, axis=-1)
+        return take_along(xp, self._drop_padding(u), position[..., None], axis=-2)
+
+    def log_prob(self, permutation: Array) -> Array:
+        xp = self.wiring.xp
+        agrees = xp.astype(permutation == self.order, self.dtype)
+        log_p = xp.where(agrees == 1, agrees - 1, -math.inf)[..., None]
+        return xp.sum(self._drop_padding(log_p)[..., 0], axis=-1)
+
+    def entropy(self) -> Array:
+        return self.wiring.xp.zeros(self.order.shape, dtype=self.dtype, device=self.order.device)
+
+
+class StraightThrough(Operator):
+    """A matrix with the values of one operator and the derivatives of another.
+
+    For every output, y = hard + (soft - stop_gradient(soft)). In products with v the soft part
+    sees v as a constant: what is replaced is the matrix, so that d(P v) = dP_soft v + P_hard dv,
+    just as for the dense matrix.
+    """
+
+    def __init__(self, hard: Operator, soft: Operator) -> None:
+        self.wiring = hard.wiring
+        self.order = hard.order
+        self.valid = hard.valid
+        self.hard = hard
+        self.soft = soft
+
+    def _graft(self, value: Array, slope: Array) -> Array:
+        xp = self.wiring.xp
+        slope = xp.where(xp.isfinite(slope), slope, 0.0)
+        return value + (slope - self.wiring.stop_gradient(slope))
+
+    def rows(self, rows: Array | None = None) -> Array:
+        return self._graft(self.hard.rows(rows), self.soft.rows(rows))
+
+    def log_rows(self, rows: Array | None = None) -> Array:
+        return self._graft(self.hard.log_rows(rows), self.soft.log_rows(rows))
+
+    def apply(self, v: Array, rows: Array | None = None) -> Array:
+        fixed = self.wiring.stop_gradient(v)
+        return self._graft(self.hard.apply(v, rows), self.soft.apply(fixed, rows))
+
+    def apply_transposed(self, u: Array) -> Array:
+        fixed = self.wiring.stop_gradient(u)
+        return self._graft(self.hard.apply_transposed(u), self.soft.apply_transposed(fixed))
+
+    def log_prob(self, permutation: Array) -> Array:
+        return self._graft(self.hard.log_prob(permutation), self.soft.log_prob(permutation))
+
+    def entropy(self) -> Array:
+        return self._graft(self.hard.entropy(), self.soft.entropy())
+
+
+class Flipped(Operator):
+    """Another operator with its valid positions in the opposite order; padding stays last."""
+
+    def __init__(self, inner: Operator) -> None:
+        self.wiring = inner.wiring
+        self.valid = inner.valid
+        self.inner = inner
+
+    @property
+    def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return pick(self.wiring, self.inner.order, self.mirror())
+
+    def mirror(self, rows: Array | None = None) -> Array:
+        """Map a position here to the position there, and back."""
+        xp = self.wiring.xp
+        order, valid = self.inner.order, self.inner.valid
+        here = arange_like(xp, order.shape[-1], order) if rows is None else rows
+        if valid is None:
+            return order.shape[-1] - 1 - here
+        count = xp.sum(xp.astype(valid, xp.int64), axis=-1, keepdims=True)
+        return xp.where(here < count, count - 1 - here, here)
+
+    def _flip_positions(self, x: Array) -> Array:
+        """Reverse x of shape (..., n, f) along its positions."""
+        xp = self.wiring.xp
+        if self.inner.valid is None:
+            return xp.flip(x, axis=-2)
+        return take_along(xp, x, self.mirror()[..., None], axis=-2)
+
+    def rows(self, rows: Array | None = None) -> Array:
+        return self.inner.rows(self.mirror(rows))
+
+    def log_rows(self, rows: Array | None = None) -> Array:
+        return self.inner.log_rows(self.mirror(rows))
+
+    def apply(self, v: Array, rows: Array | None = None) -> Array:
+        if rows is None:
+            return self._flip_positions(self.inner.apply(v))
+        return self.inner.apply(v, self.mirror(rows))
+
+    def apply_transposed(self, u: Array) -> Array:
+        return self.inner.apply_transposed(self._flip_positions(u))
+
+    def log_prob(self, permutation: Array) -> Array:
+        return self.inner.log_prob(pick(self.wiring, permutation, self.mirror()))
+
+    def entropy(self) -> Array:
+        return pick(self.wiring, self.inner.entropy(), self.mirror())

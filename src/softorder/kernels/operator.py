@@ -1,0 +1,49 @@
+"""What a soft permutation must be able to do, in the kernels' layout."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from softorder._array import Array, Wiring
+
+
+class Operator(ABC):
+    """A batch of n x n matrices P: rows are positions, the largest score first; columns are items.
+
+    Arrays that go in and out have the batch dimensions first. `rows` picks positions: None for
+    all of them, or an integer array, (k,) for every batch row or (..., k) for each its own.
+    Positions at or past the number of valid items are zero rows, masked items zero columns.
+
+    Attributes:
+        wiring: The framework of the arrays.
+        order: (..., n) indices of the items in sorted order, masked ones last.
+        valid: (..., n) which items take part; None if all do.
+    """
+
+    wiring: Wiring
+    order: Array
+    valid: Array | None
+
+    @abstractmethod
+    def log_rows(self, rows: Array | None = None) -> Array:
+        """Return log P[rows], (..., k, n); -inf where P is zero."""
+
+    @abstractmethod
+    def rows(self, rows: Array | None = None) -> Array:
+        """Return P[rows], (..., k, n)."""
+
+    @abstractmethod
+    def apply(self, v: Array, rows: Array | None = None) -> Array:
+        """Return P[rows] v for v of shape (..., n, f); zero times infinity counts as zero."""
+
+    @abstractmethod
+    def apply_transposed(self, u: Array) -> Array:
+        """Return P^T u for u of shape (..., n, f)."""
+
+    @abstractmethod
+    def log_prob(self, permutation: Array) -> Array:
+        """Return sum over valid positions i of log P[i, permutation_i], (...)."""
+
+    @abstractmethod
+    def entropy(self) -> Array:
+        """Return the entropy of each row, (..., n); zero for a zero row."""

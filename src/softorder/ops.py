@@ -1,0 +1,448 @@
+"""The operations: sort, argsort, rank, top-k, quantile, nearest neighbours.
+
+Each is a few lines over a `SoftPermutation` and goes to its hard namesake as tau goes to 0. In
+all of them `how` is a temperature tau, short for `SoftSort(tau)`, or a relaxation; `dim` is the
+dimension that is ordered; `mask` is True where an item takes part, and what the others hold does
+not matter.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any, TypeAlias
+
+from softorder import _checks, relaxations
+from softorder._array import (
+    Array,
+    Wiring,
+    arange_like,
+    find_wiring,
+    move_axis,
+    widen,
+    wiring_of,
+)
+from softorder.permutation import SoftPermutation
+from softorder.relaxations import SoftSort
+
+How: TypeAlias = Any
+"""A temperature for SoftSort (a number or an array), or a relaxation."""
+
+
+def sort(
+    x: Array,
+    how: How = 1.0,
+    *,
+    dim: int = -1,
+    descending: bool = False,
+    by: Array | None = None,
+    mask: Array | None = None,
+) -> Array:
+    """Softly sort x along a dimension, in increasing order unless `descending`.
+
+    Values only, unlike torch.sort. Row i of the result is the average of x under row i of P.
+
+    Args:
+        x: Values to sort, any shape.
+        how: A temperature, or a relaxation.
+        dim: The dimension of x to sort along.
+        descending: Largest first.
+        by: Sort x by these keys instead of by x itself. They have the shape of x, or lack its
+            trailing feature dimensions: keys (B, n) sort x of shape (B, n, F) along dim=1.
+        mask: True where an item takes part; broadcasts to the shape of the keys. Results of the
+            valid items come first in both directions, zeros after them.
+
+    Returns:
+        The shape and dtype of x.
+
+    Example:
+        >>> import numpy as np
+        >>> import softorder as so
+        >>> so.sort(np.array([2.0, 5.0, 4.0]), 0.1)
+        array([2.        , 4.00004539, 4.9999546 ])
+        >>> so.sort(np.array([10.0, 20.0, 30.0]), 1e-3, by=np.array([0.3, 0.1, 0.2]))
+        array([20., 30., 10.])
+    """
+    relaxation = as_relaxation(how)
+    if by is None and hasattr(relaxation, "sort"):
+        return relaxation.sort(x, dim=dim, descending=descending, mask=mask)
+    if by is None:
+        P = _permutation(relaxation, x, dim, mask)
+    else:
+        wiring_of(x=x, by=by)
+        dim = _checks.check_dim(dim, x.ndim)
+        P = _permutation(relaxation, by, _key_dim(dim, x.ndim, by.ndim), mask)
+    return (P if descending else P.flip()).apply(x, dim)
+
+
+def argsort(
+    x: Array,
+    how: How = 1.0,
+    *,
+    dim: int = -1,
+    descending: bool = False,
+    mask: Array | None = None,
+) -> Array:
+    """Softly argsort x: at each position, the average index (from 0) of the items there.
+
+    Args:
+        x: Scores, any shape.
+        how: A temperature, or a relaxation.
+        dim: The dimension to sort along.
+        descending: Largest first.
+        mask: True where an item takes part. Indices count the masked items too, as those of
+            torch.argsort do; positions past the number of valid items are 0.
+
+    Returns:
+        The shape and dtype of x.
+
+    Example:
+        >>> import numpy as np
+        >>> import softorder as so
+        >>> so.argsort(np.array([2.0, 5.0, 4.0]), 1e-3)
+        array([0., 2., 1.])
+    """
+    P = _permutation(as_relaxation(how), x, dim, mask)
+    xp = wiring_of(x=x).xp
+    index = xp.astype(arange_like(xp, x.shape[dim], x), widen(xp, x).dtype)
+    y = (P if descending else P.flip()).apply(_along(xp, index, dim, x.ndim), dim)
+    return xp.astype(y, x.dtype, copy=False)
+
+
+def rank(
+    x: Array,
+    how: How = 1.0,
+    *,
+    dim: int = -1,
+    descending: bool = False,
+    mask: Array | None = None,
+) -> Array:
+    r"""Softly rank x: for each item, its average position (from 1), as scipy.stats.rankdata.
+
+    .. math:: \mathrm{rank}_j = \sum_i i P_{ij} / \sum_i P_{ij}
+
+    Args:
+        x: Scores, any shape.
+        how: A temperature, or a relaxation.
+        dim: The dimension to rank along.
+        descending: Give rank 1 to the largest instead of the smallest.
+        mask: True where an item takes part; the rank of the others is 0.
+
+    Returns:
+        The shape and dtype of x.
+
+    Example:
+        >>> import numpy as np
+        >>> import softorder as so
+        >>> so.rank(np.array([2.0, 5.0, 4.0, 4.0]), 1e-3)
+        array([1. , 4. , 2.5, 2.5])
+    """
+    relaxation = as_relaxation(how)
+    if hasattr(relaxation, "rank"):
+        return relaxation.rank(x, dim=dim, descending=descending, mask=mask)
+    P = _permutation(relaxation, x, dim, mask)
+    xp = wiring_of(x=x).xp
+    position = xp.astype(arange_like(xp, x.shape[dim], x) + 1, widen(xp, x).dtype)
+    both = xp.stack([position, xp.ones_like(position)], axis=-1)
+    weighted = (P if descending else P.flip()).T @ both
+    total = weighted[..., 1]
+    ranks = weighted[..., 0] / xp.where(total == 0, 1.0, total)
+    return xp.astype(move_axis(xp, ranks, -1, dim), x.dtype, copy=False)
+
+
+def topk(
+    x: Array,
+    k: int,
+    how: How = 1.0,
+    *,
+    dim: int = -1,
+    largest: bool = True,
+    mask: Array | None = None,
+) -> Array:
+    """Softly take the k largest values, largest first (or the k smallest, smallest first).
+
+    Args:
+        x: Values, any shape.
+        k: How many, 1 to n.
+        how: A temperature, or a relaxation.
+        dim: The dimension to select along.
+        largest: False for the smallest.
+        mask: True where an item takes part. Where fewer than k do, zeros fill the rest.
+
+    Returns:
+        The shape of x with k in place of `dim`. Values only, unlike torch.topk.
+
+    Example:
+        >>> import numpy as np
+        >>> import softorder as so
+        >>> so.topk(np.array([2.0, 5.0, 4.0]), 2, 1e-3)
+        array([5., 4.])
+    """
+    P = _permutation(as_relaxation(how), x, dim, mask)
+    k = _checks.check_count(k, x.shape[dim])
+    return (P if largest else P.flip()).apply(x, dim, rows=slice(0, k))
+
+
+def topk_mask(
+    x: Array,
+    k: int,
+    how: How = 1.0,
+    *,
+    dim: int = -1,
+    largest: bool = True,
+    mask: Array | None = None,
+) -> Array:
+    """Softly tell which items are among the k largest: column sums of the first k rows of P.
+
+    The result is at least 0 and sums to k. Above 1 it can be, unless the relaxation is doubly
+    stochastic: one item may be the likeliest at several positions.
+
+    Args:
+        x: Scores, any shape.
+        k: How many, 1 to n.
+        how: A temperature, or a relaxation.
+        dim: The dimension to select along.
+        largest: False for the smallest.
+        mask: True where an item takes part; the result is 0 for the others.
+
+    Returns:
+        The shape and dtype of x.
+
+    Example:
+        >>> import numpy as np
+        >>> import softorder as so
+        >>> so.topk_mask(np.array([2.0, 5.0, 4.0]), 2, 1e-3)
+        array([0., 1., 1.])
+    """
+    P = _permutation(as_relaxation(how), x, dim, mask)
+    xp = wiring_of(x=x).xp
+    n = x.shape[dim]
+    first = xp.astype(arange_like(xp, n, x) < _checks.check_count(k, n), widen(xp, x).dtype)
+    share = (P if largest else P.flip()).T @ first
+    return xp.astype(move_axis(xp, share, -1, dim), x.dtype, copy=False)
+
+
+def quantile(
+    x: Array,
+    q: Any,
+    how: How = 1.0,
+    *,
+    dim: int = -1,
+    keepdim: bool = False,
+    mask: Array | None = None,
+) -> Array:
+    """Softly take quantiles of x, with linear interpolation as torch.quantile.
+
+    Args:
+        x: Values, any shape.
+        q: A number in [0, 1], or several (a sequence or a 1-dimensional array).
+        how: A temperature, or a relaxation.
+        dim: The dimension to reduce.
+        keepdim: Keep `dim`, with length 1.
+        mask: True where an item takes part. With no valid item the result is NaN.
+
+    Returns:
+        The shape of x without `dim`; several q come first, in a dimension of their own.
+
+    Example:
+        >>> import numpy as np
+        >>> import softorder as so
+        >>> so.quantile(np.array([2.0, 5.0, 4.0, 1.0, 3.0]), [0.0, 0.25, 0.6], 1e-3)
+        array([1. , 2. , 3.4])
+    """
+    P = _permutation(as_relaxation(how), x, dim, mask).flip()
+    wiring = wiring_of(x=x)
+    xp = wiring.xp
+    dim = _checks.check_dim(dim, x.ndim)
+    q = xp.asarray(q, device=x.device) if find_wiring(q) is None else q
+    wiring_of(x=x, q=q)
+    _checks.check_probabilities(xp, q, wiring.is_concrete(q))
+    several, q = q.ndim == 1, xp.reshape(q, (-1,))
+
+    values = widen(xp, move_axis(xp, x, dim, -1))
+    q = xp.astype(q, values.dtype)
+    if mask is None:
+        y = _interpolate(wiring, P, values, q, values.shape[-1])
+    else:
+        taking_part = move_axis(xp, xp.broadcast_to(mask, x.shape), dim, -1)
+        count = xp.sum(xp.astype(taking_part, xp.int64), axis=-1, keepdims=True)
+        y = _interpolate(wiring, P, values, q, count)
+        y = xp.where(count == 0, math.nan, y)
+    y = move_axis(xp, xp.astype(y, x.dtype, copy=False), -1, 0)
+    if keepdim:
+        y = xp.expand_dims(y, axis=dim)
+    return y if several else y[0, ...]
+
+
+def _interpolate(wiring: Wiring, P: SoftPermutation, values: Array, q: Array, count: Any) -> Array:
+    """Return the soft values (..., n) at the places q (count - 1) of an increasing P, (..., q)."""
+    xp = wiring.xp
+    if values.shape[-1] == 0:
+        return xp.full((*values.shape[:-1], q.shape[0]), math.nan, dtype=values.dtype)
+    place = xp.clip(q * (count - 1), min=0.0)
+    low = wiring.stop_gradient(xp.floor(place))
+    weight = place - low
+    low = xp.astype(low, xp.int64)
+    below = P.apply(values, rows=low)
+    # The row above is not looked at where it has no weight: it may be infinite, or not there.
+    above = P.apply(values, rows=xp.where(weight > 0, low + 1, low))
+    return xp.where(weight > 0, (1 - weight) * below + weight * above, below)
+
+
+def median(
+    x: Array,
+    how: How = 1.0,
+    *,
+    dim: int = -1,
+    keepdim: bool = False,
+    mask: Array | None = None,
+) -> Array:
+    """Softly take the median: `quantile` at 0.5, for even n the mean of the middle two.
+
+    Args:
+        x: Values, any shape.
+        how: A temperature, or a relaxation.
+        dim: The dimension to reduce.
+        keepdim: Keep `dim`, with length 1.
+        mask: True where an item takes part. With no valid item the result is NaN.
+
+    Returns:
+        The shape of x without `dim`.
+
+    Example:
+        >>> import numpy as np
+        >>> import softorder as so
+        >>> float(so.median(np.array([2.0, 5.0, 4.0]), 1e-3))
+        4.0
+    """
+    return quantile(x, 0.5, how, dim=dim, keepdim=keepdim, mask=mask)
+
+
+def knn(
+    query: Array,
+    neighbors: Array,
+    k: int,
+    how: How = 1.0,
+    *,
+    labels: Array | None = None,
+    num_classes: int | None = None,
+    mask: Array | None = None,
+) -> Array:
+    r"""Softly find the k nearest neighbours (the paper's differentiable kNN).
+
+    The scores are negative squared distances; the weight of a neighbour is the average of its
+    column in the first k rows of P. With k = 1, tau = 2 and embeddings of norm 1 this is a
+    matching network: softmax of the inner products.
+
+    Args:
+        query: (..., q, d) points to classify.
+        neighbors: (..., m, d) candidates.
+        k: How many neighbours, 1 to m.
+        how: A temperature (in units of squared distance), or a relaxation.
+        labels: (..., m) integer classes of the candidates.
+        num_classes: The number of classes C. Default: the largest label plus one.
+        mask: (..., m) True where a candidate takes part. Where fewer than k do, their weights
+            still sum to 1.
+
+    Returns:
+        Weights (..., q, m), or with labels the probabilities of the classes (..., q, C).
+
+    Example:
+        >>> import numpy as np
+        >>> import softorder as so
+        >>> points = np.array([[0.0], [1.0], [5.0]])
+        >>> so.knn(np.array([[0.2]]), points, 1, 0.1, labels=np.array([0, 1, 1])).round(3)
+        array([[0.998, 0.002]])
+    """
+    wiring = wiring_of(query=query, neighbors=neighbors, labels=labels, mask=mask)
+    xp = wiring.xp
+    _checks.check_points(xp, query, neighbors)
+    m = neighbors.shape[-2]
+    _checks.check_count(k, m)
+    if mask is not None:
+        _checks.check_mask(xp, mask, neighbors.shape[:-1])
+        neighbors = xp.where(mask[..., None], neighbors, 0.0)
+        mask = mask[..., None, :]
+    scores = -_squared_distances(wiring, query, neighbors)
+    if mask is not None:
+        mask = xp.broadcast_to(mask, scores.shape)
+    weights = topk_mask(scores, k, how, mask=mask)
+    total = xp.sum(weights, axis=-1, keepdims=True) if mask is not None else k
+    weights = weights / xp.where(total == 0, 1.0, total) if mask is not None else weights / k
+    if labels is None:
+        return xp.astype(weights, query.dtype, copy=False)
+    classes = _checks.check_labels(xp, labels, m, num_classes, wiring.is_concrete(labels))
+    members = labels[..., :, None] == xp.arange(classes, dtype=labels.dtype, device=labels.device)
+    chances = wiring.matmul(weights, xp.astype(members, weights.dtype))
+    return xp.astype(chances, query.dtype, copy=False)
+
+
+def _squared_distances(wiring: Wiring, query: Array, neighbors: Array) -> Array:
+    """Return |query_i - neighbor_j|^2, (..., q, m), in O(q m) memory, half types widened."""
+    xp = wiring.xp
+    query, neighbors = widen(xp, query), widen(xp, neighbors)
+    # |a|^2 + |b|^2 - 2ab loses digits far from the origin; distances do not mind where it is.
+    origin = wiring.stop_gradient(xp.mean(neighbors, axis=-2, keepdims=True))
+    query, neighbors = query - origin, neighbors - origin
+    inner = wiring.matmul(query, xp.matrix_transpose(neighbors))
+    norms = xp.sum(xp.square(neighbors), axis=-1)[..., None, :]
+    return xp.sum(xp.square(query), axis=-1)[..., :, None] + norms - 2 * inner
+
+
+def as_relaxation(how: How) -> Any:
+    """Return `how` as a relaxation: a number or an array is the temperature of a SoftSort.
+
+    Args:
+        how: A number, an array, or an object with `permutation`, `rank` or `sort`.
+
+    Example:
+        >>> import softorder as so
+        >>> so.as_relaxation(0.1)
+        SoftSort(tau=0.1, metric='abs')
+    """
+    if isinstance(how, numbers.Real) or find_wiring(how) is not None:
+        return SoftSort(tau=how)
+    if isinstance(how, type) or not any(hasattr(how, offer) for offer in _OFFERS):
+        raise TypeError(
+            _checks.message(
+                "how must be a temperature (a number or an array) or a relaxation",
+                f"the class {how.__name__}" if isinstance(how, type) else _checks.describe(how),
+                "Pass for example 0.1, SoftSort(tau=0.1) or SoftSort(0.1, metric='square').",
+            )
+        )
+    return how
+
+
+_OFFERS = ("permutation", "rank", "sort")
+
+
+def _permutation(relaxation: Any, scores: Array, dim: int, mask: Array | None) -> SoftPermutation:
+    if not hasattr(relaxation, "permutation"):
+        able = [
+            name
+            for name in relaxations.__all__
+            if hasattr(getattr(relaxations, name), "permutation")
+        ]
+        raise TypeError(
+            _checks.message(
+                "this operation needs a relaxation that has a permutation matrix",
+                f"{type(relaxation).__name__}, which has none",
+                f"Use one of these: {', '.join(able)}.",
+            )
+        )
+    return relaxation.permutation(scores, dim=dim, mask=mask)
+
+
+def _key_dim(dim: int, ndim: int, key_ndim: int) -> int:
+    """Find in the keys the dimension `dim` of the values (counted from the end)."""
+    if key_ndim >= ndim:
+        return dim
+    # Keys lack feature dimensions: theirs are the leading ones of the values.
+    return min(dim + ndim, key_ndim - 1)
+
+
+def _along(xp: Any, vector: Array, dim: int, ndim: int) -> Array:
+    """Return a vector as an array of ndim dimensions that lies along `dim`."""
+    shape = [1] * ndim
+    shape[dim] = vector.shape[0]
+    return xp.reshape(vector, tuple(shape))

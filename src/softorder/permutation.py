@@ -1,0 +1,334 @@
+"""The object in the middle: a soft permutation, a lazy linear operator."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from softorder import _checks
+from softorder._array import Array, arange_like, move_axis, widen, wiring_of
+from softorder.kernels.hard import Flipped, Hard, StraightThrough
+from softorder.kernels.operator import Operator
+from softorder.kernels.scores import pick
+
+_Step: TypeAlias = Callable[[Array], Array]
+
+
+class _MatrixLike:
+    """`@` from the left, and a clear error from the right."""
+
+    # NumPy then leaves `array @ P` to __rmatmul__ instead of looking for elements in P.
+    __array_ufunc__ = None
+
+    def _matmul(self, v: Array) -> Array:
+        raise NotImplementedError
+
+    def __matmul__(self, v: Array) -> Array:
+        return self._matmul(v)
+
+    def __rmatmul__(self, v: Array) -> Array:
+        raise TypeError(
+            _checks.message(
+                "a soft permutation stands on the left of @",
+                f"{_checks.describe(v)} @ {type(self).__name__}",
+                "For a row vector v times P write P.T @ v.",
+            )
+        )
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Serve torch.matmul(P, v), and `P @ v` inside torch.compile.
+
+        The compiler does not look for `__matmul__` when the other side is a tensor; it asks here,
+        and with the two sides exchanged (seen with torch 2.13). `v @ P` looks the same there, but
+        being an error outside, it has no other meaning to be confused with.
+        """
+        if func.__name__ != "matmul" or len(args) != 2:
+            return NotImplemented
+        left, right = args
+        if isinstance(left, cls):
+            return left._matmul(right)
+        if wiring_of(v=left).is_compiling():
+            return right._matmul(left)
+        return right.__rmatmul__(left)
+
+
+class SoftPermutation(_MatrixLike):
+    r"""A batch of relaxed permutation matrices P of shape (..., n, n), kept as an operator.
+
+    Row i is a distribution over the items that could stand at position i; position 0 is that of
+    the largest score. `P @ s` is s softly sorted in decreasing order. The n x n matrix exists
+    only when `matrix()` is called. A relaxation makes these: `softorder.SoftSort(tau)(scores)`.
+
+    Example:
+        >>> import numpy as np
+        >>> import softorder as so
+        >>> P = so.SoftSort(tau=1.0)(np.array([2.0, 5.0, 4.0]))
+        >>> P.matrix().round(2)
+        array([[0.04, 0.71, 0.26],
+               [0.09, 0.24, 0.67],
+               [0.84, 0.04, 0.11]])
+        >>> P.order
+        array([1, 2, 0])
+        >>> (P @ np.array([2.0, 5.0, 4.0])).round(2)
+        array([4.63, 4.06, 2.35])
+    """
+
+    def __init__(self, matrix: Operator, sorted_scores: Array, *, dim: int, dtype: Any) -> None:
+        """Wrap an operator of the kernels; relaxations do this.
+
+        Args:
+            matrix: The operator, in the kernels' layout (batch first, items last).
+            sorted_scores: (..., n) the scores in decreasing order, in that layout.
+            dim: The dimension of the scores that held the items, counted from the end.
+            dtype: The dtype of the scores, and of what comes out.
+        """
+        self._operator = matrix
+        self._sorted = sorted_scores
+        self._dim = dim
+        self._dtype = dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the matrix: (..., n, n)."""
+        shape = tuple(self._operator.order.shape)
+        return (*shape, shape[-1])
+
+    @property
+    def order(self) -> Array:
+        """The exact argsort, decreasing, along the scores' own `dim`; masked items last."""
+        return self._along_dim(self._operator.order)
+
+    @property
+    def sorted(self) -> Array:
+        """The exact sort of the scores, decreasing, along their own `dim`; 0 where masked."""
+        return self._along_dim(self._cast(self._sorted))
+
+    @property
+    def T(self) -> TransposedPermutation:
+        """The transpose: `P.T @ u` spreads positions over items."""
+        return TransposedPermutation(self)
+
+    def apply(self, x: Array, dim: int = -1, *, rows: Any = None) -> Array:
+        """Soft-permute x along one of its dimensions; never builds the matrix.
+
+        Apart from `dim`, the dimensions of x begin with the batch dimensions of P (broadcast),
+        and those that follow are features, permuted alike. An x with fewer dimensions than the
+        batch is shared by all of it.
+
+        Args:
+            x: Values; along `dim` one for each item. Masked slots may hold anything.
+            dim: The dimension of x to permute.
+            rows: Only these positions (an int, a slice, a list, or an integer array whose
+                dimensions before the last are the batch's). Default: all.
+
+        Returns:
+            x with `dim` replaced by the positions; an int in `rows` drops it.
+
+        Example:
+            >>> import numpy as np
+            >>> import softorder as so
+            >>> P = so.SoftSort(1e-3)(np.array([1.0, 3.0, 2.0]))
+            >>> P.apply(np.array([[1.0, 10.0], [3.0, 30.0], [2.0, 20.0]]), dim=0)
+            array([[ 3., 30.],
+                   [ 2., 20.],
+                   [ 1., 10.]])
+        """
+        index = self._row_index(rows)
+        y = self._permute(x, dim, self._keep_items, lambda v: self._operator.apply(v, index))
+        if not _is_int(rows):
+            return y
+        return self._operator.wiring.xp.squeeze(y, axis=_checks.check_dim(dim, x.ndim))
+
+    def matrix(self) -> Array:
+        """Build the dense matrix, (..., n, n): positions and items are the last two dimensions."""
+        return self._cast(self._operator.rows())
+
+    def log_matrix(self) -> Array:
+        """Build log P, (..., n, n), accurate where P underflows; -inf where P is zero."""
+        return self._cast(self._operator.log_rows())
+
+    def rows(self, i: Any) -> Array:
+        """Build the rows i alone.
+
+        Args:
+            i: An int, a slice, a list of ints, or an integer array whose dimensions before the
+                last are the batch's. Negative ones count from the end.
+
+        Returns:
+            (..., k, n), or (..., n) for an int.
+        """
+        block = self._cast(self._operator.rows(self._row_index(i)))
+        return block[..., 0, :] if _is_int(i) else block
+
+    def log_prob(self, permutation: Array) -> Array:
+        """Return the sum over positions i of log P[i, permutation_i].
+
+        Its negative is the paper's cross-entropy. Rows are distributions of their own, so this is
+        not normalised over permutations.
+
+        Args:
+            permutation: Indices as in `order`, along the scores' own `dim`; one vector serves
+                the whole batch. Positions past the number of valid items are skipped.
+
+        Returns:
+            The batch shape.
+        """
+        wiring = wiring_of(permutation=permutation, scores=self._operator.order)
+        _checks.check_has_dimension(permutation, "permutation")
+        if permutation.ndim > 1:
+            dim = _checks.check_dim(self._dim, permutation.ndim)
+            permutation = move_axis(wiring.xp, permutation, dim, -1)
+        n = self._operator.order.shape[-1]
+        _checks.check_permutation(wiring.xp, permutation, n, wiring.is_concrete(permutation))
+        permutation = wiring.xp.astype(permutation, wiring.xp.int64)
+        return self._cast(self._operator.log_prob(permutation))
+
+    def entropy(self) -> Array:
+        """Return the entropy of each row (in nats), along the scores' own `dim`; 0 when hard."""
+        return self._along_dim(self._cast(self._operator.entropy()))
+
+    def hard(self) -> SoftPermutation:
+        """Return the exact permutation as a SoftPermutation; stable at ties, masked items last."""
+        op = self._operator
+        hard = Hard(op.wiring, op.order, op.valid, self._sorted.dtype)
+        return SoftPermutation(hard, self._sorted, dim=self._dim, dtype=self._dtype)
+
+    def straight_through(self) -> SoftPermutation:
+        """Return a SoftPermutation with the values of `hard()` and this one's gradient.
+
+        It is the matrix that is replaced: in `P.straight_through() @ v` the scores receive the
+        soft gradient, and v that of the exact permutation.
+        """
+        grafted = StraightThrough(self.hard()._operator, self._operator)
+        return SoftPermutation(grafted, self._sorted, dim=self._dim, dtype=self._dtype)
+
+    def flip(self) -> SoftPermutation:
+        """Return the same rows in increasing order of the scores; masked items stay last."""
+        flipped = Flipped(self._operator)
+        increasing = pick(flipped.wiring, self._sorted, flipped.mirror())
+        return SoftPermutation(flipped, increasing, dim=self._dim, dtype=self._dtype)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self._dtype}, dim={self._dim})"
+
+    def _matmul(self, v: Array) -> Array:
+        return self._multiply(v, self._keep_items, self._operator.apply)
+
+    def _multiply(self, v: Array, keep: _Step, product: _Step) -> Array:
+        """Apply a product of the kernels under the rules of matmul."""
+        v = self._values(v, "v")
+        vector = v.ndim == 1
+        if vector:
+            v = v[:, None]
+        _checks.check_length(v.shape[-2], self.shape[-1], "v (its last dimension but one, if any)")
+        y = self._cast(product(keep(widen(self._operator.wiring.xp, v))), v)
+        return y[..., 0] if vector else y
+
+    def _permute(self, x: Array, dim: int, keep: _Step, product: _Step) -> Array:
+        """Apply a product of the kernels along one dimension of x, features as they come."""
+        xp = self._operator.wiring.xp
+        x = self._values(x, "x")
+        dim = _checks.check_dim(dim, x.ndim)
+        batch, n = self.shape[:-2], self.shape[-1]
+        _checks.check_length(x.shape[dim], n, f"x along dim {dim}")
+        # (batch, n, features), features flattened; an x shared by the batch has none.
+        v = move_axis(xp, x, dim, min(len(batch), x.ndim - 1))
+        features = tuple(v.shape[len(batch) + 1 :])
+        lead = tuple(v.shape[: v.ndim - len(features) - 1])
+        _checks.check_batch(lead, batch)
+        v = xp.reshape(v, (*lead, n, math.prod(features)))
+        y = self._cast(product(keep(widen(xp, v))), x)
+        y = xp.reshape(y, (*y.shape[:-1], *features))
+        return move_axis(xp, y, len(batch), dim)
+
+    def _values(self, x: Array, name: str) -> Array:
+        """Check an array that P is applied to; integers become the scores' dtype."""
+        wiring = wiring_of(**{name: x, "scores": self._operator.order})
+        _checks.check_has_dimension(x, name)
+        if wiring.xp.isdtype(x.dtype, ("integral", "bool")):
+            return wiring.xp.astype(x, self._dtype)
+        _checks.check_floating(wiring.xp, x, name)
+        return x
+
+    def _keep_items(self, v: Array) -> Array:
+        """Clear what v holds for masked items, NaN included."""
+        valid = self._operator.valid
+        return v if valid is None else self._operator.wiring.xp.where(valid[..., None], v, 0.0)
+
+    def _keep_positions(self, u: Array) -> Array:
+        """Clear what u holds for positions past the number of valid items."""
+        valid = self._operator.valid
+        if valid is None:
+            return u
+        xp = self._operator.wiring.xp
+        count = xp.sum(xp.astype(valid, xp.int64), axis=-1, keepdims=True)
+        return xp.where((arange_like(xp, valid.shape[-1], valid) < count)[..., None], u, 0.0)
+
+    def _cast(self, y: Array, like: Array | None = None) -> Array:
+        """Return y in the dtype of the scores, promoted by the array it was computed from."""
+        xp = self._operator.wiring.xp
+        dtype = self._dtype if like is None else xp.result_type(self._dtype, like.dtype)
+        return xp.astype(y, dtype, copy=False)
+
+    def _along_dim(self, x: Array) -> Array:
+        return move_axis(self._operator.wiring.xp, x, -1, self._dim)
+
+    def _row_index(self, rows: Any) -> Array | None:
+        """Return rows as an integer array of positions 0..n-1; None stays None."""
+        if rows is None:
+            return None
+        op = self._operator
+        xp, n = op.wiring.xp, op.order.shape[-1]
+        if isinstance(rows, slice):
+            return arange_like(xp, n, op.order)[rows]
+        if not isinstance(rows, op.wiring.array_type):
+            rows = xp.asarray(
+                [operator.index(i) for i in ([rows] if _is_int(rows) else rows)],
+                dtype=xp.int64,
+                device=op.order.device,
+            )
+        _checks.check_rows(xp, rows, n, op.wiring.is_concrete(rows))
+        return xp.where(rows < 0, rows + n, rows)
+
+
+class TransposedPermutation(_MatrixLike):
+    """The transpose of a soft permutation, as an operator; `P.T` makes it."""
+
+    def __init__(self, permutation: SoftPermutation) -> None:
+        """Wrap the permutation that is transposed."""
+        self._permutation = permutation
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the matrix: (..., n, n)."""
+        return self._permutation.shape
+
+    @property
+    def T(self) -> SoftPermutation:
+        """The permutation itself."""
+        return self._permutation
+
+    def apply(self, u: Array, dim: int = -1) -> Array:
+        """Spread u, given by position along `dim`, over the items; as `SoftPermutation.apply`."""
+        P = self._permutation
+        return P._permute(u, dim, P._keep_positions, P._operator.apply_transposed)
+
+    def matrix(self) -> Array:
+        """Build the dense matrix, (..., n, n): items and positions are the last two dimensions."""
+        P = self._permutation
+        return P._operator.wiring.xp.matrix_transpose(P.matrix())
+
+    def __repr__(self) -> str:
+        return f"{self._permutation!r}.T"
+
+    def _matmul(self, v: Array) -> Array:
+        P = self._permutation
+        return P._multiply(v, P._keep_positions, P._operator.apply_transposed)
+
+
+def _is_int(rows: Any) -> bool:
+    return isinstance(rows, numbers.Integral)

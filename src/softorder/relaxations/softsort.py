@@ -1,0 +1,84 @@
+"""SoftSort: a continuous relaxation for the argsort operator (Prillo & Eisenschlos, ICML 2020)."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from softorder import _checks
+from softorder._array import Array, find_wiring, wiring_of
+from softorder.kernels.dense import RowSoftmax, distance
+from softorder.kernels.scores import SortedScores
+from softorder.relaxations.base import PermutationRelaxation
+
+Metric: TypeAlias = Literal["abs", "square"] | float | Callable[[Any, Any], Any]
+"""A semi-metric: a name, the power p of |a - b|^p, or a function of two arrays of one shape."""
+
+_POWERS = {"abs": 1.0, "square": 2.0}
+
+
+@dataclass(frozen=True, eq=False)
+class SoftSort(PermutationRelaxation):
+    r"""Row r is the softmax of the negative distances to the r-th largest score.
+
+    .. math:: \mathrm{SoftSort}_\tau^d(s) = \mathrm{softmax}(-d(\mathrm{sort}(s) 1^T, 1 s^T) / \tau)
+
+    Rows are unimodal distributions, the mode of row r is the r-th item of the exact argsort, and
+    the matrix goes to the exact permutation as tau goes to 0. O(n^2) time and memory.
+
+    Args:
+        tau: The temperature, in the units of d: a positive number, or an array with one value per
+            batch row (it broadcasts against the scores' shape without `dim`), which receives its
+            gradient.
+        metric: The semi-metric d: "abs", "square", a positive power p for |a - b|^p, or a callable
+            d(a, b) that works element by element, may have parameters of its own, and is never
+            asked for d(a, a), which is the constant 0.
+
+    Example:
+        >>> import numpy as np
+        >>> import softorder as so
+        >>> P = so.SoftSort(tau=0.1)(np.array([2.0, 5.0, 4.0]))
+        >>> P @ np.array([2.0, 5.0, 4.0])
+        array([4.9999546 , 4.00004539, 2.        ])
+    """
+
+    tau: float | Array = 1.0
+    metric: Metric = "abs"
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without scores."""
+        if isinstance(self.tau, numbers.Real) or find_wiring(self.tau) is None:
+            _checks.check_positive_number(self.tau, "tau")
+        _power_or_callable(self.metric)
+
+    def operator(self, scores: SortedScores) -> RowSoftmax:
+        """Return the matrix for sorted scores of shape (..., n)."""
+        tau, metric = _per_row(self.tau, scores), _power_or_callable(self.metric)
+
+        def logits(rows: Array | None) -> Array:
+            x, s = scores.at(rows)[..., :, None], scores.items[..., None, :]
+            return -distance(scores.wiring, metric, x, s) / tau
+
+        return RowSoftmax(scores, logits)
+
+
+def _power_or_callable(metric: Any) -> float | Callable[[Any, Any], Any]:
+    if callable(metric):
+        return metric
+    if isinstance(metric, str):
+        return _checks.check_choice(metric, _POWERS, "metric")
+    return _checks.check_positive_number(
+        metric, "metric", 'Pass "abs", "square", a power p > 0, or a callable d(a, b).'
+    )
+
+
+def _per_row(tau: Any, scores: SortedScores) -> Any:
+    """Return tau ready to divide (..., k, n): a number, or an array of shape (..., 1, 1)."""
+    if isinstance(tau, numbers.Real):
+        return float(tau)
+    wiring = wiring_of(scores=scores.items, tau=tau)
+    batch = scores.items.shape[:-1]
+    _checks.check_temperature_array(wiring.xp, tau, batch, wiring.is_concrete(tau))
+    return wiring.xp.astype(tau, scores.items.dtype)[..., None, None]

@@ -1,0 +1,45 @@
+"""What PyTorch adds to the array API standard: autograd, tracing, autocast. No mathematics."""
+
+from __future__ import annotations
+
+import array_api_compat.torch
+import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from softorder._array import Wiring
+
+
+def _is_concrete(x: torch.Tensor) -> bool:
+    if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
+        return False
+    return x.device.type == "cpu" and not is_functorch_wrapped_tensor(x)
+
+
+def _average_gradient(x: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
+    run = begins.cumsum(-1)
+    run = run - run[..., :1]
+    # An exact zero that carries the derivative of x: its mean cannot overflow or round.
+    zero = x - x.detach()
+    total = torch.zeros_like(x).scatter_add(-1, run, zero)
+    size = torch.zeros_like(x).scatter_add(-1, run, torch.ones_like(x))
+    mean = (total / size.clamp(min=1)).gather(-1, run)
+    return x.detach() + mean
+
+
+def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    # Autocast would do the one thing that half types must not do here: add up in half.
+    with torch.autocast(a.device.type, enabled=False):
+        return torch.matmul(a, b)
+
+
+TORCH = Wiring(
+    name="torch",
+    array_type=torch.Tensor,
+    xp=array_api_compat.torch,
+    is_compiling=torch.compiler.is_compiling,
+    is_concrete=_is_concrete,
+    stop_gradient=torch.Tensor.detach,
+    average_gradient=_average_gradient,
+    matmul=_matmul,
+)
