@@ -21,10 +21,13 @@ from softorder.ops import (
 )
 from softorder.permutation import SoftPermutation, TransposedPermutation
 from softorder.relaxations import SoftSort
+from softorder.relaxations.base import PermutationRelaxation, Relaxation
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "PermutationRelaxation",
+    "Relaxation",
     "SoftPermutation",
     "SoftSort",
     "TransposedPermutation",

@@ -37,6 +37,7 @@ class Wiring:
         stop_gradient: The same values, constant for every derivative.
         average_gradient: `(x, begins)` gives the same values as x; derivatives are averaged over
             each run of the last axis, a run ending before the next place that `begins` marks.
+        take_along_axis: `(x, index, axis)` as in the standard, other dimensions broadcast.
         matmul: The matrix product, in the precision of its arguments whatever the context.
     """
 
@@ -47,6 +48,7 @@ class Wiring:
     is_concrete: Callable[[Array], bool]
     stop_gradient: Callable[[Array], Array]
     average_gradient: Callable[[Array, Array], Array]
+    take_along_axis: Callable[[Array, Array, int], Array]
     matmul: Callable[[Array, Array], Array]
 
 
@@ -58,6 +60,7 @@ NUMPY = Wiring(
     is_concrete=lambda x: True,
     stop_gradient=lambda x: x,
     average_gradient=lambda x, begins: x,
+    take_along_axis=numpy.take_along_axis,
     matmul=numpy.matmul,
 )
 
@@ -121,12 +124,12 @@ def arange_like(xp: Any, n: int, like: Array) -> Array:
     return xp.arange(n, dtype=xp.int64, device=like.device)
 
 
-def take_along(xp: Any, x: Array, index: Array, axis: int) -> Array:
-    """Return xp.take_along_axis(x, index), batch dimensions broadcast; axis counts from the end."""
+def take_along(wiring: Wiring, x: Array, index: Array, axis: int) -> Array:
+    """Return take_along_axis(x, index), batch dimensions broadcast; axis counts from the end."""
     ndim = max(x.ndim, index.ndim)
     x = x[(None,) * (ndim - x.ndim) + (...,)]
     index = index[(None,) * (ndim - index.ndim) + (...,)]
-    return xp.take_along_axis(x, index, axis=axis)
+    return wiring.take_along_axis(x, index, axis)
 
 
 def move_axis(xp: Any, x: Array, source: int, destination: int) -> Array:

@@ -24,6 +24,7 @@ from softorder._array import (
 )
 from softorder.permutation import SoftPermutation
 from softorder.relaxations import SoftSort
+from softorder.relaxations.base import Relaxation
 
 How: TypeAlias = Any
 """A temperature for SoftSort (a number or an array), or a relaxation."""
@@ -254,13 +255,13 @@ def quantile(
     wiring = wiring_of(x=x)
     xp = wiring.xp
     dim = _checks.check_dim(dim, x.ndim)
-    q = xp.asarray(q, device=x.device) if find_wiring(q) is None else q
+    values = widen(xp, move_axis(xp, x, dim, -1))
+    if find_wiring(q) is None:
+        q = xp.asarray(q, dtype=values.dtype, device=x.device)
     wiring_of(x=x, q=q)
     _checks.check_probabilities(xp, q, wiring.is_concrete(q))
-    several, q = q.ndim == 1, xp.reshape(q, (-1,))
+    several, q = q.ndim == 1, xp.reshape(xp.astype(q, values.dtype), (-1,))
 
-    values = widen(xp, move_axis(xp, x, dim, -1))
-    q = xp.astype(q, values.dtype)
     if mask is None:
         y = _interpolate(wiring, P, values, q, values.shape[-1])
     else:
@@ -286,6 +287,7 @@ def _interpolate(wiring: Wiring, P: SoftPermutation, values: Array, q: Array, co
     below = P.apply(values, rows=low)
     # The row above is not looked at where it has no weight: it may be infinite, or not there.
     above = P.apply(values, rows=xp.where(weight > 0, low + 1, low))
+    above = xp.where(weight > 0, above, 0.0)
     return xp.where(weight > 0, (1 - weight) * below + weight * above, below)
 
 
@@ -393,7 +395,7 @@ def as_relaxation(how: How) -> Any:
     """Return `how` as a relaxation: a number or an array is the temperature of a SoftSort.
 
     Args:
-        how: A number, an array, or an object with `permutation`, `rank` or `sort`.
+        how: A number, an array, or a `Relaxation`.
 
     Example:
         >>> import softorder as so
@@ -402,18 +404,16 @@ def as_relaxation(how: How) -> Any:
     """
     if isinstance(how, numbers.Real) or find_wiring(how) is not None:
         return SoftSort(tau=how)
-    if isinstance(how, type) or not any(hasattr(how, offer) for offer in _OFFERS):
+    if not isinstance(how, Relaxation):
         raise TypeError(
             _checks.message(
                 "how must be a temperature (a number or an array) or a relaxation",
                 f"the class {how.__name__}" if isinstance(how, type) else _checks.describe(how),
-                "Pass for example 0.1, SoftSort(tau=0.1) or SoftSort(0.1, metric='square').",
+                "Pass for example 0.1, SoftSort(tau=0.1), or an object of a class of your own "
+                "that inherits from softorder.Relaxation.",
             )
         )
     return how
-
-
-_OFFERS = ("permutation", "rank", "sort")
 
 
 def _permutation(relaxation: Any, scores: Array, dim: int, mask: Array | None) -> SoftPermutation:

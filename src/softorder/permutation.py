@@ -74,7 +74,7 @@ class SoftPermutation(_MatrixLike):
         >>> P.order
         array([1, 2, 0])
         >>> (P @ np.array([2.0, 5.0, 4.0])).round(2)
-        array([4.63, 4.06, 2.35])
+        array([4.64, 4.06, 2.35])
     """
 
     def __init__(self, matrix: Operator, sorted_scores: Array, *, dim: int, dtype: Any) -> None:

@@ -48,7 +48,7 @@ class RowSoftmax(Operator):
 
     def log_prob(self, permutation: Array) -> Array:
         xp = self.wiring.xp
-        log_p = take_along(xp, self.log_rows(), permutation[..., :, None], axis=-1)[..., 0]
+        log_p = take_along(self.wiring, self.log_rows(), permutation[..., :, None], axis=-1)[..., 0]
         return xp.sum(xp.where(self.scores.position_block == MASKED, 0.0, log_p), axis=-1)
 
     def entropy(self) -> Array:

@@ -24,7 +24,7 @@ class Hard(Operator):
         if self.valid is None:
             return x
         xp = self.wiring.xp
-        return xp.where(xp.take_along_axis(self.valid, self.order, axis=-1)[..., None], x, 0.0)
+        return xp.where(take_along(self.wiring, self.valid, self.order, axis=-1)[..., None], x, 0.0)
 
     def rows(self, rows: Array | None = None) -> Array:
         xp = self.wiring.xp
@@ -39,14 +39,13 @@ class Hard(Operator):
         return self.wiring.xp.where(one == 1, one - 1, -math.inf)
 
     def apply(self, v: Array, rows: Array | None = None) -> Array:
-        xp = self.wiring.xp
-        y = self._drop_padding(take_along(xp, v, self.order[..., None], axis=-2))
-        return y if rows is None else take_along(xp, y, rows[..., None], axis=-2)
+        y = self._drop_padding(take_along(self.wiring, v, self.order[..., None], axis=-2))
+        return y if rows is None else take_along(self.wiring, y, rows[..., None], axis=-2)
 
     def apply_transposed(self, u: Array) -> Array:
         xp = self.wiring.xp
         position = xp.argsort(self.order, axis=-1)
-        return take_along(xp, self._drop_padding(u), position[..., None], axis=-2)
+        return take_along(self.wiring, self._drop_padding(u), position[..., None], axis=-2)
 
     def log_prob(self, permutation: Array) -> Array:
         xp = self.wiring.xp
@@ -126,7 +125,7 @@ class Flipped(Operator):
         xp = self.wiring.xp
         if self.inner.valid is None:
             return xp.flip(x, axis=-2)
-        return take_along(xp, x, self.mirror()[..., None], axis=-2)
+        return take_along(self.wiring, x, self.mirror()[..., None], axis=-2)
 
     def rows(self, rows: Array | None = None) -> Array:
         return self.inner.rows(self.mirror(rows))

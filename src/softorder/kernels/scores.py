@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from softorder._array import Array, Wiring, take_along, widen
 
@@ -51,7 +52,7 @@ def pick(wiring: Wiring, x: Array, rows: Array | None) -> Array:
     """Return x[..., rows], with rows None, (k,) or (..., k)."""
     if rows is None:
         return x
-    return take_along(wiring.xp, x, rows, axis=-1)
+    return take_along(wiring, x, rows, axis=-1)
 
 
 def sort_scores(wiring: Wiring, scores: Array, valid: Array | None) -> SortedScores:
@@ -66,7 +67,7 @@ def sort_scores(wiring: Wiring, scores: Array, valid: Array | None) -> SortedSco
     scores = widen(xp, scores)
     if valid is not None:
         scores = xp.where(valid, scores, -math.inf)
-    order = _descending(xp, scores, valid)
+    order = _descending(wiring, scores, valid)
     # A NaN spoils the whole batch row, infinite items included.
     scores = xp.where(xp.any(xp.isnan(scores), axis=-1, keepdims=True), math.nan, scores)
 
@@ -74,25 +75,26 @@ def sort_scores(wiring: Wiring, scores: Array, valid: Array | None) -> SortedSco
     block = block + xp.astype(scores == -math.inf, xp.int8) * MINUS_INFINITY
     if valid is not None:
         block = xp.where(valid, block, MASKED)
-    position_block = xp.take_along_axis(block, order, axis=-1)
+    position_block = take_along(wiring, block, order, axis=-1)
 
     finite = xp.where(block == FINITE, scores, 0.0)
-    positions = xp.take_along_axis(finite, order, axis=-1)
+    positions = take_along(wiring, finite, order, axis=-1)
     positions = wiring.average_gradient(positions, _begins_run(xp, positions, position_block))
     # Items are taken from the positions, so that both carry the averaged gradient.
-    items = xp.take_along_axis(positions, xp.argsort(order, axis=-1), axis=-1)
+    items = take_along(wiring, positions, xp.argsort(order, axis=-1), axis=-1)
     return SortedScores(wiring, items, positions, order, block, position_block, valid)
 
 
-def _descending(xp, scores: Array, valid: Array | None) -> Array:
+def _descending(wiring: Wiring, scores: Array, valid: Array | None) -> Array:
+    xp = wiring.xp
     order = xp.argsort(scores, axis=-1, descending=True, stable=True)
     if valid is None:
         return order
     # A masked item must come after a valid one of score -inf: one more stable sort.
-    masked = xp.astype(~xp.take_along_axis(valid, order, axis=-1), xp.int8)
-    return xp.take_along_axis(order, xp.argsort(masked, axis=-1, stable=True), axis=-1)
+    masked = xp.astype(~take_along(wiring, valid, order, axis=-1), xp.int8)
+    return take_along(wiring, order, xp.argsort(masked, axis=-1, stable=True), axis=-1)
 
 
-def _begins_run(xp, positions: Array, block: Array) -> Array:
+def _begins_run(xp: Any, positions: Array, block: Array) -> Array:
     """Mark where a run of equal sorted scores begins; the first mark means nothing."""
     return (positions != xp.roll(positions, 1, axis=-1)) | (block != xp.roll(block, 1, axis=-1))

@@ -1,8 +1,4 @@
-"""What a relaxation is: hyper-parameters, and one or more of three methods.
-
-`permutation(scores)`, `rank(scores)` and `sort(values)`, each with `dim=` and `mask=`. Anything
-that has one of them serves an operation that needs it; nothing has to be inherited.
-"""
+"""What a relaxation is: hyper-parameters, and one or more of three methods."""
 
 from __future__ import annotations
 
@@ -15,7 +11,18 @@ from softorder.kernels.scores import SortedScores, sort_scores
 from softorder.permutation import SoftPermutation
 
 
-class PermutationRelaxation(ABC):
+class Relaxation:
+    """A way to soften an order. It holds hyper-parameters, and offers at least one of these.
+
+    - `permutation(scores, *, dim, mask)` gives a `SoftPermutation`, and serves every operation;
+    - `rank(scores, *, dim, descending, mask)` serves `softorder.rank`;
+    - `sort(values, *, dim, descending, mask)` serves `softorder.sort` without `by`.
+
+    An operation calls the last two where they exist, and the first otherwise.
+    """
+
+
+class PermutationRelaxation(Relaxation, ABC):
     """A relaxation with a matrix: scores in, `SoftPermutation` out.
 
     A subclass writes `operator` for clean, sorted scores in one layout; dimensions, masks,

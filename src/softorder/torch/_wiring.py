@@ -27,6 +27,18 @@ def _average_gradient(x: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
     return x.detach() + mean
 
 
+def _take_along_axis(x: torch.Tensor, index: torch.Tensor, axis: int) -> torch.Tensor:
+    # torch.take_along_dim would do, but it fixes dynamic shapes when a model is exported.
+    axis %= x.ndim
+
+    def others(t: torch.Tensor) -> tuple[int, ...]:
+        return (*t.shape[:axis], 1, *t.shape[axis + 1 :])
+
+    shape = torch.broadcast_shapes(others(x), others(index))
+    x, index = (t.expand(*shape[:axis], -1, *shape[axis + 1 :]) for t in (x, index))
+    return torch.gather(x, axis, index)
+
+
 def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     # Autocast would do the one thing that half types must not do here: add up in half.
     with torch.autocast(a.device.type, enabled=False):
@@ -41,5 +53,6 @@ TORCH = Wiring(
     is_concrete=_is_concrete,
     stop_gradient=torch.Tensor.detach,
     average_gradient=_average_gradient,
+    take_along_axis=_take_along_axis,
     matmul=_matmul,
 )

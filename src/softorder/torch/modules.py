@@ -15,7 +15,7 @@ from softorder.permutation import SoftPermutation
 from softorder.relaxations.softsort import Metric
 
 
-class SoftSort(nn.Module):
+class SoftSort(nn.Module, softorder.Relaxation):
     """`softorder.SoftSort` as a module: a relaxation, with an optionally learnable temperature.
 
     Args:
@@ -65,7 +65,8 @@ class SoftSort(nn.Module):
         """Show the hyper-parameters."""
         metric = "" if isinstance(self.metric, nn.Module) else f", metric={self.metric!r}"
         learns = "" if self.log_tau is None else ", learnable_tau=True"
-        return f"tau={float(self.tau):.4g}{metric}{learns}"
+        tau = self._initial_tau if self.log_tau is None else self.log_tau.exp().item()
+        return f"tau={tau:.4g}{metric}{learns}"
 
 
 class PowerMetric(nn.Module):

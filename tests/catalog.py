@@ -1,0 +1,107 @@
+"""Every relaxation and every operation there is, for the tests that go over all of them.
+
+A relaxation that is added to `softorder.relaxations` is found here by itself, and is then
+examined by the whole of test_contract.py in each operation that it offers.
+"""
+
+import dataclasses
+
+import pytest
+
+import softorder as so
+from softorder import relaxations
+
+
+def bent(a, b):
+    """A semi-metric that depends on more than the difference."""
+    return abs(a**3 - b**3) ** 0.5 + abs(a - b)
+
+
+# Further settings of a relaxation that deserve a run of their own.
+VARIANTS = {
+    "SoftSort": [
+        {"metric": "square"},
+        {"metric": 0.5},
+        {"metric": 1.5},
+        {"tau": 0.3, "metric": bent},
+    ]
+}
+
+
+def _name(settings):
+    return ",".join(f"{k}={getattr(v, '__name__', v)}" for k, v in settings.items())
+
+
+def every_relaxation():
+    """Yield each relaxation with its defaults, then its variants, as pytest parameters."""
+    for name in relaxations.__all__:
+        for settings in [{}, *VARIANTS.get(name, [])]:
+            yield pytest.param(
+                getattr(relaxations, name)(**settings), id=f"{name}({_name(settings)})"
+            )
+
+
+RELAXATIONS = list(every_relaxation())
+
+
+def with_tau(how, tau):
+    """Return the same relaxation at another temperature."""
+    return dataclasses.replace(how, tau=tau)
+
+
+# What comes out, by item or by position, has the length of what went in.
+BY_POSITION = {
+    "sort": so.sort,
+    "sort_descending": lambda x, how, **kw: so.sort(x, how, descending=True, **kw),
+}
+BY_ITEM = {
+    "rank": so.rank,
+    "rank_descending": lambda x, how, **kw: so.rank(x, how, descending=True, **kw),
+    "topk_mask": lambda x, how, **kw: so.topk_mask(x, 2, how, **kw),
+    "topk_mask_smallest": lambda x, how, **kw: so.topk_mask(x, 2, how, largest=False, **kw),
+}
+SELECTING = {
+    "topk": lambda x, how, **kw: so.topk(x, 2, how, **kw),
+    "topk_smallest": lambda x, how, **kw: so.topk(x, 2, how, largest=False, **kw),
+}
+REDUCING = {
+    "median": so.median,
+    "quantile": lambda x, how, **kw: so.quantile(x, 0.3, how, **kw),
+    "quantiles": lambda x, how, **kw: so.quantile(x, [0.0, 0.3, 1.0], how, **kw),
+}
+OPERATIONS = {"argsort": so.argsort, **BY_POSITION, **BY_ITEM, **SELECTING, **REDUCING}
+# What serves an operation, if a relaxation has no permutation.
+_SHORTCUTS = {"sort": "sort", "sort_descending": "sort", "rank": "rank", "rank_descending": "rank"}
+
+
+def offers(how, operation):
+    """Tell whether a relaxation offers an operation of this file by its name."""
+    return hasattr(how, "permutation") or hasattr(how, _SHORTCUTS.get(operation, "permutation"))
+
+
+def pairs(operations):
+    """Return (relaxation, operation) parameters for all that is offered."""
+    return [
+        pytest.param(*how.values, function, id=f"{how.id}-{name}")
+        for how in RELAXATIONS
+        for name, function in operations.items()
+        if offers(how.values[0], name)
+    ]
+
+
+def few_pairs():
+    """Return (relaxation, operation) parameters for what is slow.
+
+    Every operation for the defaults of each relaxation, and one operation for each variant.
+    """
+    seen = set()
+    for pair in EVERY_PAIR:
+        how, _ = pair.values
+        if "()" in pair.id or id(how) not in seen:
+            seen.add(id(how))
+            yield pair
+
+
+WITH_MATRIX = [how for how in RELAXATIONS if hasattr(how.values[0], "permutation")]
+WITH_TAU = [how for how in RELAXATIONS if hasattr(how.values[0], "tau")]
+EVERY_PAIR = pairs(OPERATIONS)

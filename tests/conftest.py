@@ -1,0 +1,42 @@
+"""Settings of the test suite, and the switch that breaks the library on purpose."""
+
+import os
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+from perturbations import PERTURBATIONS
+
+# One thread per worker: the suite runs on several processes, and small tensors gain nothing.
+torch.set_num_threads(1)
+
+settings.register_profile(
+    "default",
+    deadline=None,
+    derandomize=True,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--perturb",
+        choices=sorted(PERTURBATIONS),
+        help="break one part of the library by 1e-3; the suite must then fail (test_mutation.py)",
+    )
+
+
+def pytest_configure(config):
+    name = config.getoption("--perturb")
+    if name is not None:
+        PERTURBATIONS[name]()
+
+
+@pytest.fixture
+def generator():
+    """A seeded source of random numbers."""
+    return torch.Generator().manual_seed(20200713)

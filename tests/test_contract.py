@@ -1,0 +1,561 @@
+"""The contract of every relaxation, line by line (docs: kernels/README.md, and the README).
+
+Each test goes over all relaxations that exist and the operations each offers; see catalog.py.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch.func import hessian, jacfwd, jacrev, jvp, vmap
+
+import softorder as so
+from catalog import (
+    BY_ITEM,
+    BY_POSITION,
+    EVERY_PAIR,
+    OPERATIONS,
+    REDUCING,
+    RELAXATIONS,
+    WITH_MATRIX,
+    WITH_TAU,
+    few_pairs,
+    offers,
+    pairs,
+    with_tau,
+)
+from tolerances import FINITE_DIFFERENCES, GRADIENTS, VALUES, close
+
+every_pair = pytest.mark.parametrize(("how", "operation"), EVERY_PAIR)
+ALL_BUT_ARGSORT = {k: f for k, f in OPERATIONS.items() if k != "argsort"}
+every_relaxation = pytest.mark.parametrize("how", RELAXATIONS)
+with_matrix = pytest.mark.parametrize("how", WITH_MATRIX)
+
+TIED = torch.tensor([0.5, -1.0, 0.5, 2.0, -1.0, 0.5], dtype=torch.float64)
+
+
+@pytest.fixture
+def x(generator):
+    return torch.randn(2, 6, 3, generator=generator, dtype=torch.float64)
+
+
+def gradient(function, x, weight=None):
+    """Return d sum(weight * function(x)) / dx, with fixed uneven weights."""
+    x = x.detach().clone().requires_grad_()
+    y = function(x)
+    if weight is None:
+        weight = torch.cos(torch.arange(y.numel(), dtype=y.dtype)).reshape(y.shape)
+    (g,) = torch.autograd.grad((y * weight).sum(), x)
+    return g
+
+
+# ---------------------------------------------------------------- shapes and dtypes
+
+
+@every_pair
+@pytest.mark.parametrize("dim", [0, 1, 2, -1, -2, -3])
+def test_any_batch_shape_and_any_dim(how, operation, x, dim):
+    moved = x.movedim(1, dim)
+    y = operation(moved, how, dim=dim)
+    for i, j in itertools.product(range(2), range(3)):
+        alone = operation(x[i, :, j], how)
+        if operation in REDUCING.values():
+            close(y[..., i, j], alone, VALUES)  # several quantiles come first
+        else:
+            close(y.movedim(dim, -1)[i, j], alone, VALUES)
+
+
+@every_pair
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0, 4), (0, 2, 4)])
+def test_an_empty_batch(how, operation, shape):
+    y = operation(torch.zeros(shape), how)
+    assert 0 in y.shape
+    assert y.dtype == torch.float32
+
+
+@pytest.mark.parametrize(("how", "operation"), pairs({**BY_POSITION, "rank": so.rank}))
+@pytest.mark.parametrize("shape", [(0,), (3, 0)])
+def test_no_items_at_all(how, operation, shape):
+    x = torch.zeros(shape, requires_grad=True)
+    y = operation(x, how)
+    assert y.shape == shape
+    y.sum().backward()
+    assert operation(np.zeros(shape), how).shape == shape
+
+
+@with_matrix
+def test_no_items_at_all_in_the_matrix(how):
+    P = how(torch.zeros(2, 0))
+    assert P.matrix().shape == (2, 0, 0)
+    assert P.entropy().shape == (2, 0)
+    assert torch.equal(P.log_prob(P.order), torch.zeros(2))
+    assert (P @ torch.zeros(0, 4)).shape == (2, 0, 4)
+    assert (P.hard().T @ torch.zeros(0)).shape == (2, 0)
+    assert torch.isnan(so.quantile(torch.zeros(2, 0), [0.1, 0.2], how)).all()
+
+
+@with_matrix
+def test_one_item(how):
+    x = torch.tensor([[3.0], [-1.0]], dtype=torch.float64, requires_grad=True)
+    assert torch.equal(how(x).matrix().detach(), torch.ones(2, 1, 1, dtype=torch.float64))
+    assert torch.equal(so.sort(x, how).detach(), x.detach())
+    assert torch.equal(so.rank(x, how).detach(), torch.ones(2, 1, dtype=torch.float64))
+    assert torch.equal(so.median(x, how).detach(), x[:, 0].detach())
+    assert torch.equal(gradient(lambda x: so.sort(x, how), x, 1.0), torch.ones(2, 1).double())
+
+
+@every_pair
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str
+)
+def test_dtype_in_is_dtype_out(how, operation, x, dtype):
+    y = operation(x.to(dtype), how)
+    assert y.dtype == dtype
+    # Half types are computed in float32: only the rounding of the result remains.
+    exact = operation(x.to(dtype).double(), how)
+    close(y, exact, VALUES)
+    g = gradient(lambda x: operation(x, how), x.to(dtype))
+    assert g.dtype == dtype
+    assert torch.isfinite(g).all()
+
+
+@every_relaxation
+def test_half_precision_accumulates_in_float32(how):
+    """A thousand terms of which none may be lost: in half, 1000 + 0.2 is 1000."""
+    if not offers(how, "rank"):
+        pytest.skip("offers no ranks")
+    x = torch.arange(1000, dtype=torch.float32).div(8).to(torch.float16)
+    ranks = so.rank(x, with_tau(how, 1e-4) if hasattr(how, "tau") else how)
+    expected = torch.arange(1, 1001).to(torch.float16)
+    torch.testing.assert_close(ranks, expected, rtol=1e-3, atol=0)
+
+
+@every_pair
+def test_float64_is_float64_all_the_way(how, operation, x):
+    """A rounding to float32 anywhere would show at 1e-8."""
+    shifted = x + 1e-9 * torch.sin(100 * x)
+    change = operation(shifted, how) - operation(x, how)
+    linear = jvp(lambda x: operation(x, how), (x,), (shifted - x,))[1]
+    torch.testing.assert_close(change, linear, rtol=0, atol=1e-14 + 1e-4 * linear.abs().max())
+
+
+@every_pair
+def test_non_contiguous_input(how, operation, x):
+    strided = torch.stack([x, x], -1)[..., 0].transpose(0, 2)
+    assert not strided.is_contiguous()
+    close(operation(strided, how), operation(strided.contiguous(), how), VALUES)
+    backwards = np.flip(x.numpy(), 0)
+    close(operation(backwards, how), operation(backwards.copy(), how), VALUES)
+
+
+@every_pair
+def test_numpy_gives_the_values_of_torch(how, operation, x):
+    y = operation(x.numpy(), how)
+    assert isinstance(y, (np.ndarray, np.generic))
+    close(y, operation(x, how), VALUES)
+    assert operation(x.numpy().astype(np.float32), how).dtype == np.float32
+
+
+@every_pair
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
+def test_integer_scores_are_a_type_error_that_says_how_to_convert(how, operation, dtype):
+    with pytest.raises(TypeError, match=r"floating dtype; got dtype .*\. Convert first: .*\.to\("):
+        operation(torch.ones(4, dtype=dtype), how)
+
+
+# ---------------------------------------------------------------- ties
+
+
+@every_pair
+def test_tied_scores_receive_equal_gradients(how, operation):
+    g = gradient(lambda x: operation(x, how), TIED)
+    assert g.abs().max() > 0
+    for group in ([0, 2, 5], [1, 4]):
+        assert (g[group] - g[group[0]]).abs().max() <= 1e-12 * g.abs().max()
+
+
+@every_pair
+def test_the_gradient_of_a_tied_group_is_that_of_moving_it_together(how, operation):
+    """The mean over the group is what makes the directional derivative right."""
+    weight = torch.cos(torch.arange(operation(TIED, how).numel(), dtype=torch.float64))
+
+    def loss(x):
+        return (operation(x, how).reshape(-1) * weight).sum()
+
+    g = gradient(lambda x: operation(x, how).reshape(-1), TIED, weight)
+    step = 1e-5
+    for group in ([0, 2, 5], [1, 4], [3]):
+        move = torch.zeros_like(TIED)
+        move[group] = step
+        slope = (loss(TIED + move) - loss(TIED - move)) / (2 * step)
+        torch.testing.assert_close(g[group].sum(), slope, rtol=1e-5, atol=1e-7)
+
+
+@with_matrix
+def test_hard_is_a_permutation_at_ties_and_stable(how):
+    for tied in (TIED, torch.zeros(5), torch.full((3,), torch.inf)):
+        P = how(tied).hard()
+        assert torch.equal(P.order, torch.sort(tied, descending=True, stable=True).indices)
+        assert torch.equal(P.matrix().sum(0), torch.ones(len(tied), dtype=tied.dtype))
+        assert torch.equal(P.matrix().sum(1), torch.ones(len(tied), dtype=tied.dtype))
+
+
+@every_pair
+@pytest.mark.parametrize("tied", [TIED, torch.zeros(4, dtype=torch.float64)], ids=["some", "all"])
+def test_coincident_pairs_contribute_nothing_to_any_derivative(how, operation, tied):
+    """Where the naive form of |.|^p gives NaN: on the diagonal above all."""
+    x = tied.clone().requires_grad_()
+    y = operation(x, how)
+    (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), x)
+    assert torch.isfinite(first).all()
+    assert torch.isfinite(second).all()
+
+
+# ---------------------------------------------------------------- masks
+
+MASK = torch.tensor([1, 0, 1, 1, 0, 1], dtype=torch.bool)
+SCORES = torch.tensor([0.3, 9.0, -0.8, 1.7, -5.0, 0.4], dtype=torch.float64)
+ANYTHING = torch.tensor([0.0, torch.nan, 0.0, 0.0, torch.inf, 0.0], dtype=torch.float64)
+SPOILED = torch.where(MASK, SCORES, ANYTHING)
+
+
+@pytest.mark.parametrize(("how", "operation"), pairs(ALL_BUT_ARGSORT))
+def test_a_mask_gives_what_removing_the_others_would_give(how, operation):
+    kept = SCORES[MASK]
+
+    def valid_part(y):
+        if y.shape != SCORES.shape:
+            return y
+        valid = MASK if operation in BY_ITEM.values() else torch.arange(6) < 4
+        assert torch.equal(y[~valid].detach(), torch.zeros(2, dtype=torch.float64))
+        return y[valid]
+
+    def masked(x):
+        return valid_part(operation(x, how, mask=MASK))
+
+    close(masked(SPOILED), operation(kept, how), VALUES)
+    g = gradient(masked, SPOILED)
+    close(g[MASK], gradient(lambda x: operation(x, how), kept), GRADIENTS)
+    assert torch.equal(g[~MASK], torch.zeros(2, dtype=torch.float64))
+
+
+@with_matrix
+@pytest.mark.parametrize("descending", [False, True])
+def test_argsort_under_a_mask_counts_the_masked_items_too(how, descending):
+    P = how(SCORES[MASK])
+    index = torch.arange(6.0, dtype=torch.float64)[MASK]
+    expected = (P if descending else P.flip()) @ index
+    soft = so.argsort(SPOILED, how, mask=MASK, descending=descending)
+    close(soft[:4], expected, VALUES)
+    assert torch.equal(soft[4:], torch.zeros(2, dtype=torch.float64))
+
+
+@with_matrix
+def test_positions_past_the_valid_count_are_zero_rows(how):
+    for P in (how(SPOILED, mask=MASK), how(SPOILED, mask=MASK).flip()):
+        matrix = P.matrix()
+        assert torch.equal(matrix[4:], torch.zeros(2, 6, dtype=torch.float64))
+        assert torch.equal(matrix[:, ~MASK], torch.zeros(6, 2, dtype=torch.float64))
+        close(matrix[:4].sum(-1), torch.ones(4), VALUES)
+        assert torch.equal(P.log_matrix().isneginf(), matrix == 0)
+    close(how(SPOILED, mask=MASK).matrix()[:4][:, MASK], how(SCORES[MASK]).matrix(), VALUES)
+
+
+@with_matrix
+def test_values_of_masked_items_and_padding_are_not_looked_at(how):
+    P = how(SPOILED, mask=MASK)
+    clean = torch.where(MASK, SCORES, 0.0)
+    close(P @ SPOILED, P.matrix() @ clean, VALUES)
+    u = torch.tensor([1.0, 2.0, 3.0, 4.0, torch.nan, torch.inf], dtype=torch.float64)
+    close(P.T @ u, P.matrix().mT @ u.nan_to_num(0, 0, 0), VALUES)
+    assert torch.equal(P.hard() @ SPOILED, P.sorted)
+    assert torch.isfinite(P.hard().T @ u).all()
+
+
+@with_matrix
+def test_log_prob_and_entropy_skip_masked_items_and_hard_puts_them_last(how):
+    P, kept = how(SPOILED, mask=MASK), how(SCORES[MASK])
+    assert P.order[4:].tolist() == [1, 4]
+    assert torch.equal(P.hard().order, P.order)
+    close(P.log_prob(P.order), kept.log_prob(kept.order), VALUES)
+    close(P.entropy()[:4], kept.entropy(), VALUES)
+    assert torch.equal(P.entropy()[4:], torch.zeros(2, dtype=torch.float64))
+    close(P.sorted[:4], kept.sorted, VALUES)
+    assert torch.equal(P.hard().matrix()[4:], torch.zeros(2, 6, dtype=torch.float64))
+    assert P.hard().log_prob(P.order) == 0
+
+
+@with_matrix
+def test_with_no_valid_item_a_quantile_is_nan_and_a_sort_is_zeros(how):
+    none = torch.zeros(6, dtype=torch.bool)
+    for x in (SPOILED, SPOILED[None].numpy()):
+        mask = none if isinstance(x, torch.Tensor) else none.numpy()
+        for zeros in (so.sort, so.argsort, so.rank):
+            close(zeros(x, how, mask=mask), np.zeros(x.shape), VALUES)
+        assert np.isnan(np.asarray(so.median(x, how, mask=mask))).all()
+        assert np.isnan(np.asarray(so.quantile(x, [0.1, 0.9], how, mask=mask))).all()
+        close(so.topk(x, 2, how, mask=mask), np.zeros((*x.shape[:-1], 2)), VALUES)
+    g = gradient(lambda x: so.sort(x, how, mask=none), SPOILED)
+    assert torch.equal(g, torch.zeros(6, dtype=torch.float64))
+
+
+@every_pair
+def test_each_batch_row_has_its_own_mask(how, operation, generator):
+    x = torch.randn(4, 5, generator=generator, dtype=torch.float64)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 1, 0, 1], [0, 0, 0, 1, 1], [0, 0, 1, 0, 0]]) == 1
+    y = operation(x, how, mask=mask)
+    for i in range(4):
+        alone = operation(x[i], how, mask=mask[i])
+        close(y[..., i] if operation is OPERATIONS["quantiles"] else y[i], alone, VALUES)
+    across = operation(x.mT, how, dim=0, mask=mask.mT)
+    one = operation(x, how, mask=mask[1])
+    close(one, operation(x, how, mask=mask[1].expand(4, 5)), VALUES)
+    close(across.reshape(-1).sort().values, y.reshape(-1).sort().values, VALUES)
+
+
+# ---------------------------------------------------------------- infinities and NaN
+
+INFINITE = torch.tensor([0.3, torch.inf, -0.8, -torch.inf, 1.7, torch.inf], dtype=torch.float64)
+FINITE = torch.isfinite(INFINITE)
+
+
+@with_matrix
+def test_infinities_form_blocks_of_their_own(how):
+    P = how(INFINITE)
+    matrix = P.matrix()
+    expected = torch.zeros(6, 6, dtype=torch.float64)
+    expected[:2, [1, 5]] = 0.5
+    expected[5, 3] = 1.0
+    expected[2:5, FINITE] = how(INFINITE[FINITE]).matrix()
+    close(matrix, expected, VALUES)
+    assert P.order.tolist() == [1, 5, 4, 0, 2, 3]
+    assert torch.equal(P.sorted, torch.sort(INFINITE, descending=True).values)
+
+
+@with_matrix
+def test_zero_times_infinity_counts_as_zero(how):
+    y = so.sort(INFINITE, how)
+    assert y[0] == -torch.inf
+    assert (y[4:] == torch.inf).all()
+    close(y[1:4], so.sort(INFINITE[FINITE], how), VALUES)
+    # An infinite value that a finite item does reach is infinite; both ends at once are NaN.
+    v = torch.tensor([torch.inf, 0.0, -torch.inf], dtype=torch.float64)
+    tied = how(torch.zeros(3, dtype=torch.float64))
+    assert torch.isnan(tied @ v).all()
+    assert (tied @ v.clamp(min=0) == torch.inf).all()
+
+
+@every_pair
+def test_the_gradient_through_an_infinite_score_is_zero_and_finite_items_are_untouched(
+    how, operation
+):
+    y = operation(INFINITE, how)
+    finite = torch.isfinite(y)
+    weight = torch.where(finite, torch.cos(torch.arange(y.numel())).reshape(y.shape), 0.0)
+    g = gradient(lambda x: torch.where(finite, operation(x, how), 0.0), INFINITE, weight)
+    assert torch.equal(g[~FINITE], torch.zeros(3, dtype=torch.float64))
+    assert torch.isfinite(g).all()
+
+
+@with_matrix
+def test_finite_items_have_the_gradient_they_have_alone(how):
+    alone = gradient(lambda x: so.sort(x, how), INFINITE[FINITE])
+    y_weight = torch.cos(torch.arange(3, dtype=torch.float64))
+    together = gradient(lambda x: so.sort(x, how)[1:4], INFINITE, y_weight)
+    close(together[FINITE], alone, GRADIENTS)
+
+
+@every_pair
+def test_nan_spoils_its_own_batch_row_alone(how, operation, generator):
+    x = torch.randn(3, 5, generator=generator, dtype=torch.float64)
+    clean = operation(x, how)
+    clean_gradient = gradient(lambda x: operation(x, how), x)
+    x[1, 2] = torch.nan
+    y = operation(x, how)
+    batch = 1 if operation is OPERATIONS["quantiles"] else 0
+    others = torch.tensor([0, 2])
+    close(y.index_select(batch, others), clean.index_select(batch, others), VALUES)
+    assert torch.isnan(y.select(batch, 1)).all()
+    g = gradient(lambda x: operation(x, how), x)
+    close(g[others], clean_gradient[others], VALUES)
+
+
+@with_matrix
+def test_nan_spoils_infinite_items_of_its_row_too_but_hard_stays_a_permutation(how):
+    x = torch.tensor([torch.inf, torch.nan, 1.0])
+    assert torch.isnan(how(x).matrix()).all()
+    assert torch.isnan(how(x).entropy()).all()
+    assert torch.isnan(how(x).log_prob(how(x).order))
+    assert how(x).hard().order.sort().values.tolist() == [0, 1, 2]
+
+
+# ---------------------------------------------------------------- the temperature
+
+with_temperature = pytest.mark.parametrize("how", WITH_TAU)
+
+
+@with_temperature
+@pytest.mark.parametrize("tau", [0, 0.0, -1, -1.0, float("nan"), float("inf")])
+def test_a_tau_that_is_not_positive_is_an_error_that_points_to_hard(how, tau):
+    with pytest.raises(ValueError, match=r"tau must be positive and finite; got .*hard\(\)"):
+        with_tau(how, tau)
+    for bad in (torch.tensor(float(tau)), torch.tensor([1.0, tau])):
+        with pytest.raises(ValueError, match=r"tau must be positive and finite; got .*hard\(\)"):
+            so.sort(torch.ones(2, 3), with_tau(how, bad))
+    with pytest.raises(ValueError, match=r"tau must be positive and finite; got .*hard\(\)"):
+        so.sort(np.ones((2, 3)), with_tau(how, np.array([1.0, tau])))
+
+
+@with_temperature
+@pytest.mark.parametrize("tau", ["1.0", None, True, [1.0], 1j])
+def test_a_tau_that_is_no_number_is_a_type_error(how, tau):
+    with pytest.raises(TypeError, match="tau must be a positive number; got"):
+        with_tau(how, tau)
+
+
+@with_temperature
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 1), (2, 3)])
+def test_a_tensor_tau_broadcasts_over_the_batch_and_receives_its_gradient(how, shape, x):
+    tau = torch.linspace(0.5, 1.5, int(np.prod(shape)), dtype=torch.float64).reshape(shape)
+    y = so.sort(x, with_tau(how, tau), dim=1)
+    each = tau.expand(2, 3)
+    for i, j in itertools.product(range(2), range(3)):
+        close(y[i, :, j], so.sort(x[i, :, j], with_tau(how, float(each[i, j]))), VALUES)
+    tau.requires_grad_()
+    assert torch.autograd.gradcheck(lambda tau: so.sort(x, with_tau(how, tau), dim=1), tau)
+
+
+@with_temperature
+def test_a_tensor_tau_of_the_wrong_shape_or_type_is_an_error(how):
+    with pytest.raises(ValueError, match=r"tau .* must broadcast to \(2,\); got shape \(3,\)\."):
+        so.sort(torch.ones(2, 3), with_tau(how, torch.ones(3)))
+    with pytest.raises(ValueError, match=r"must broadcast to \(\); got shape \(1,\)\."):
+        so.sort(torch.ones(3), with_tau(how, torch.ones(1)))
+    with pytest.raises(TypeError, match="tau must have a real floating dtype; got"):
+        so.sort(torch.ones(3), with_tau(how, torch.tensor(1)))
+
+
+@with_temperature
+def test_the_dtype_of_tau_does_not_change_that_of_the_result(how):
+    tau = torch.tensor(0.5, dtype=torch.float64)
+    assert so.sort(torch.ones(3), with_tau(how, tau)).dtype == torch.float32
+    assert so.sort(torch.ones(3).half(), with_tau(how, tau.float())).dtype == torch.float16
+
+
+@with_temperature
+def test_values_are_not_checked_while_tracing(how, x):
+    """The docs say so: a check would break the graph. What comes is not meant to be used."""
+
+    def shifted(x, tau):
+        return so.sort(x, with_tau(how, tau))
+
+    compiled = torch.compile(shifted, fullgraph=True, backend="eager")
+    assert compiled(x, torch.tensor(-1.0)).shape == x.shape
+    assert vmap(shifted, (None, 0))(x, torch.tensor([1.0, -1.0])).shape == (2, *x.shape)
+    with pytest.raises(ValueError, match="must broadcast"):
+        vmap(shifted, (0, 0))(x[0], torch.ones(6, 2))
+
+
+@with_temperature
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_each_operation_goes_to_its_namesake_as_tau_goes_to_zero(how, name, x):
+    if not offers(how, name):
+        pytest.skip("not offered")
+    cold = with_tau(how, 1e-9)
+    ranks = x.argsort(-1).argsort(-1).double() + 1
+    n = x.shape[-1]
+    expected = {
+        "sort": x.sort(-1).values,
+        "sort_descending": x.sort(-1, descending=True).values,
+        "argsort": x.argsort(-1).double(),
+        "rank": ranks,
+        "rank_descending": n + 1 - ranks,
+        "topk": x.topk(2).values,
+        "topk_smallest": x.topk(2, largest=False).values,
+        "topk_mask": (ranks > n - 2).double(),
+        "topk_mask_smallest": (ranks <= 2).double(),
+        "median": x.median(-1).values,
+        "quantile": x.quantile(0.3, -1),
+        "quantiles": x.quantile(torch.tensor([0.0, 0.3, 1.0]).double(), -1),
+    }
+    close(OPERATIONS[name](x, cold), expected[name], 1e-7)
+
+
+# ---------------------------------------------------------------- autograd
+
+
+@every_pair
+def test_first_derivatives(how, operation, generator):
+    x = torch.randn(2, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: operation(x, how), x)
+
+
+@every_pair
+def test_second_derivatives(how, operation, generator):
+    x = torch.randn(1, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: operation(x, how), x)
+
+
+@with_temperature
+def test_second_derivatives_with_respect_to_tau(how, generator):
+    x = torch.randn(2, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    tau = torch.tensor([0.6, 1.4], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x, t: so.sort(x, with_tau(how, t)), (x, tau))
+
+
+@every_pair
+def test_vmap_is_a_batch(how, operation, x):
+    close(
+        vmap(lambda x: operation(x, how))(x.movedim(1, -1)[0]),
+        torch.stack([operation(row, how) for row in x[0].mT]),
+        VALUES,
+    )
+
+
+@every_pair
+def test_jvp_is_a_finite_difference(how, operation, generator):
+    x, t = (torch.randn(5, generator=generator, dtype=torch.float64) for _ in range(2))
+    y, slope = jvp(lambda x: operation(x, how), (x,), (t,))
+    step = 1e-6
+    difference = (operation(x + step * t, how) - operation(x - step * t, how)) / (2 * step)
+    close(y, operation(x, how), VALUES)
+    close(slope, difference, FINITE_DIFFERENCES)
+
+
+@every_pair
+def test_jacrev_is_jacfwd_and_the_hessian_is_symmetric(how, operation, generator):
+    x = torch.randn(4, generator=generator, dtype=torch.float64)
+
+    def function(x):
+        return operation(x, how)
+
+    close(jacrev(function)(x), jacfwd(function)(x), GRADIENTS)
+    h = hessian(lambda x: function(x).square().sum())(x)
+    close(h, h.mT, GRADIENTS)
+
+
+@pytest.mark.parametrize(("how", "operation"), list(few_pairs()))
+def test_torch_compile_in_one_graph(how, operation, generator):
+    torch._dynamo.reset()
+    x = torch.randn(3, 5, generator=generator, dtype=torch.float64)
+    mask = torch.rand(3, 5, generator=generator) < 0.8
+
+    def both(x, mask):
+        return operation(x, how), operation(x, how, mask=mask)
+
+    compiled = torch.compile(both, fullgraph=True, backend="aot_eager")
+    for ours, eager in zip(compiled(x, mask), both(x, mask), strict=True):
+        close(ours, eager, VALUES)
+    g = gradient(lambda x: compiled(x, mask)[0], x)
+    close(g, gradient(lambda x: both(x, mask)[0], x), GRADIENTS)
+
+
+@every_pair
+def test_autocast_changes_nothing(how, operation, x):
+    x = x.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = operation(x, how)
+    assert y.dtype == torch.float32
+    close(y, operation(x, how), VALUES)

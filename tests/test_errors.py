@@ -1,0 +1,348 @@
+"""Bad input: each is an error in three parts, what was expected, what came, how to fix it."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import softorder as so
+from softorder.torch import KNN, PowerMetric, Sort
+
+X = torch.tensor([[2.0, 5.0, 4.0], [1.0, 0.0, 3.0]])
+P = so.SoftSort()(X)
+POINTS = torch.ones(4, 2)
+LABELS = torch.tensor([0, 1, 0, 1])
+
+CASES = {
+    "tau zero": (lambda: so.sort(X, 0), ValueError, "tau must be positive", "0", "hard()"),
+    "tau negative": (lambda: so.SoftSort(-1), ValueError, "tau must be positive", "-1", "hard()"),
+    "tau nan": (
+        lambda: so.rank(X, float("nan")),
+        ValueError,
+        "tau must be positive",
+        "nan",
+        "hard()",
+    ),
+    "integer scores": (
+        lambda: so.sort(torch.tensor([1, 2])),
+        TypeError,
+        "real floating dtype",
+        "torch.int64",
+        "torch.float32",
+    ),
+    "integer numpy scores": (
+        lambda: so.rank(np.arange(3)),
+        TypeError,
+        "real floating dtype",
+        "int64",
+        "numpy.float32",
+    ),
+    "complex scores": (
+        lambda: so.sort(np.ones(3, complex)),
+        TypeError,
+        "real floating dtype",
+        "complex128",
+        "Convert",
+    ),
+    "unknown metric": (
+        lambda: so.SoftSort(metric="cosine"),  # pyright: ignore[reportArgumentType]
+        ValueError,
+        "'abs', 'square'",
+        "'cosine'",
+        "callable",
+    ),
+    "metric of power zero": (
+        lambda: so.SoftSort(metric=0),
+        ValueError,
+        "metric must be positive",
+        "0",
+        "power p > 0",
+    ),
+    "metric none": (
+        lambda: so.SoftSort(metric=None),  # pyright: ignore[reportArgumentType]
+        TypeError,
+        "metric must be",
+        "None",
+        "callable",
+    ),
+    "metric that reduces": (
+        lambda: so.SoftSort(metric=lambda a, b: (a - b).abs().sum())(X).matrix(),
+        ValueError,
+        "element by element",
+        "shape ()",
+        "reduce nothing",
+    ),
+    "k above n": (lambda: so.topk(X, 4), ValueError, "k must lie in [1, 3]", "4", "fewer"),
+    "k zero": (lambda: so.topk(X, 0), ValueError, "k must lie in [1, 3]", "0", "at least one"),
+    "k fractional": (
+        lambda: so.topk_mask(X, 1.5),  # pyright: ignore[reportArgumentType]
+        TypeError,
+        "k must be an integer",
+        "1.5",
+        "how many",
+    ),
+    "q above one": (lambda: so.quantile(X, 50), ValueError, "in [0, 1]", "50", "divide by 100"),
+    "q below zero": (
+        lambda: so.quantile(X, [0.5, -0.1]),
+        ValueError,
+        "in [0, 1]",
+        "-0.1",
+        "divide by 100",
+    ),
+    "q nan": (lambda: so.quantile(X, float("nan")), ValueError, "in [0, 1]", "nan", "100"),
+    "q of two dimensions": (
+        lambda: so.quantile(X, [[0.5]]),
+        ValueError,
+        "1-dimensional",
+        "(1, 1)",
+        "Flatten",
+    ),
+    "mask of the wrong shape": (
+        lambda: so.sort(X, mask=torch.ones(2, dtype=torch.bool)),
+        ValueError,
+        "mask must broadcast to (2, 3)",
+        "shape (2,)",
+        "one entry for each score",
+    ),
+    "mask with too many dimensions": (
+        lambda: so.sort(X, mask=torch.ones(1, 2, 3, dtype=torch.bool)),
+        ValueError,
+        "mask must broadcast to (2, 3)",
+        "shape (1, 2, 3)",
+        "one entry for each score",
+    ),
+    "mask of numbers": (
+        lambda: so.sort(X, mask=torch.ones(2, 3)),
+        TypeError,
+        "mask must be boolean",
+        "torch.float32",
+        "Compare first",
+    ),
+    "matmul with the wrong length": (
+        lambda: P @ torch.ones(4),
+        ValueError,
+        "must have length 3",
+        "4",
+        "matmul",
+    ),
+    "matmul with a batch of vectors": (
+        lambda: P @ X,
+        ValueError,
+        "must have length 3",
+        "2",
+        "v[..., None]",
+    ),
+    "transposed matmul with the wrong length": (
+        lambda: P.T @ torch.ones(4),
+        ValueError,
+        "must have length 3",
+        "4",
+        "matmul",
+    ),
+    "apply with the wrong length": (
+        lambda: P.apply(torch.ones(2, 4)),
+        ValueError,
+        "x along dim -1 must have length 3",
+        "4",
+        "dim=...",
+    ),
+    "apply with another batch": (
+        lambda: P.apply(torch.ones(4, 3)),
+        ValueError,
+        "begin with the batch shape (2,)",
+        "(4,)",
+        "Batch dimensions come first",
+    ),
+    "matmul with a number": (lambda: P @ torch.tensor(1.0), ValueError, "v must", "0-dim", "one"),
+    "matmul with a list": (
+        lambda: P @ [1.0, 2.0, 3.0],
+        TypeError,
+        "v must be an array",
+        "list",
+        "torch.tensor",
+    ),
+    "log_prob with a repeated index": (
+        lambda: P.log_prob(torch.tensor([0, 0, 1])),
+        ValueError,
+        "each of 0..2 once",
+        "[0, 0, 1]",
+        "from 0",
+    ),
+    "log_prob counted from one": (
+        lambda: P.log_prob(torch.tensor([1, 2, 3])),
+        ValueError,
+        "each of 0..2 once",
+        "[1, 2, 3]",
+        "from 0",
+    ),
+    "log_prob of the wrong length": (
+        lambda: P.log_prob(torch.tensor([0, 1])),
+        ValueError,
+        "permutation must have length 3",
+        "2",
+        "dim",
+    ),
+    "log_prob of numbers": (
+        lambda: P.log_prob(torch.ones(3)),
+        TypeError,
+        "integer indices",
+        "torch.float32",
+        "P.order",
+    ),
+    "log_prob of a number": (
+        lambda: P.log_prob(torch.tensor(0)),
+        ValueError,
+        "permutation must have at least one dimension",
+        "0-dim",
+        "reshape",
+    ),
+    "dim outside": (lambda: so.sort(X, dim=2), ValueError, "dim must lie in [-2, 1]", "2", "-1"),
+    "dim fractional": (
+        lambda: so.sort(X, dim=0.5),  # pyright: ignore[reportArgumentType]
+        TypeError,
+        "dim must be an integer",
+        "0.5",
+        "one dimension",
+    ),
+    "a list": (
+        lambda: so.sort([3.0, 1.0]),
+        TypeError,
+        "scores must be an array of numpy or torch",
+        "list [3.0, 1.0]",
+        "numpy.asarray",
+    ),
+    "a long list": (
+        lambda: so.sort([3.0] * 99),
+        TypeError,
+        "must be an array",
+        "...",
+        "numpy.asarray",
+    ),
+    "a number": (
+        lambda: so.rank(torch.tensor(1.0)),
+        ValueError,
+        "at least one dimension",
+        "0-dim",
+        "reshape",
+    ),
+    "mixed frameworks": (
+        lambda: so.sort(X, by=np.ones((2, 3))),
+        TypeError,
+        "one framework",
+        "x of torch and by of numpy",
+        "Convert one",
+    ),
+    "mixed frameworks in tau": (
+        lambda: so.sort(X, np.ones(2)),
+        TypeError,
+        "one framework",
+        "tau of numpy",
+        "Convert one",
+    ),
+    "knn with one point": (
+        lambda: so.knn(torch.ones(2), POINTS, 1),
+        ValueError,
+        "query must have shape",
+        "(2,)",
+        "query[None, :]",
+    ),
+    "knn with other features": (
+        lambda: so.knn(torch.ones(3, 5), POINTS, 1),
+        ValueError,
+        "same number of features",
+        "5 and 2",
+        "same network",
+    ),
+    "knn with k above m": (
+        lambda: so.knn(POINTS, POINTS, 5),
+        ValueError,
+        "k must lie in [1, 4]",
+        "5",
+        "fewer",
+    ),
+    "knn with too few labels": (
+        lambda: so.knn(POINTS, POINTS, 1, labels=LABELS[:3]),
+        ValueError,
+        "each of the 4 neighbors",
+        "(3,)",
+        "(..., m)",
+    ),
+    "knn with fractional labels": (
+        lambda: so.knn(POINTS, POINTS, 1, labels=LABELS.float()),
+        TypeError,
+        "labels must be integers",
+        "torch.float32",
+        "class indices",
+    ),
+    "knn with negative labels": (
+        lambda: so.knn(POINTS, POINTS, 1, labels=LABELS - 1),
+        ValueError,
+        "not be negative",
+        "-1",
+        "mask=",
+    ),
+    "knn with too few classes": (
+        lambda: so.knn(POINTS, POINTS, 1, labels=LABELS, num_classes=1),
+        ValueError,
+        "below num_classes = 1",
+        "1",
+        "from 0",
+    ),
+    "knn with integer points": (
+        lambda: so.knn(POINTS.long(), POINTS, 1),
+        TypeError,
+        "query must have a real floating dtype",
+        "torch.int64",
+        "Convert",
+    ),
+    "a module with a learnable relaxation": (
+        lambda: Sort(so.SoftSort(), learnable_tau=True),
+        ValueError,
+        "needs a number",
+        "SoftSort",
+        "instead",
+    ),
+    "a module with tau zero": (
+        lambda: KNN(1, 0.0),
+        ValueError,
+        "tau must be positive",
+        "0",
+        "hard",
+    ),
+    "a learned metric of power zero": (
+        lambda: PowerMetric(0),
+        ValueError,
+        "p must be positive",
+        "0",
+        "1.5",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_input_is_a_clear_error(name):
+    call, kind, expected, received, fix = CASES[name]
+    with pytest.raises(kind) as error:
+        call()
+    assert type(error.value) is kind
+    text = str(error.value)
+    parts = re.fullmatch(r"(.+?); got (.+?)\. ([A-Z].+)", text, re.DOTALL)
+    assert parts is not None, f"not in three parts: {text}"
+    for part, fragment in zip(parts.groups(), (expected, received, fix), strict=True):
+        assert fragment in part, f"{fragment!r} is not in {part!r} of {text!r}"
+
+
+def test_labels_that_cannot_be_looked_at_need_num_classes():
+    def predict(query):
+        return so.knn(query, POINTS, 1, labels=LABELS)
+
+    with pytest.raises(Exception, match="num_classes is needed"):
+        torch.compile(predict, fullgraph=True, backend="eager")(POINTS)
+
+
+def test_a_failed_call_leaves_nothing_behind():
+    for _ in range(3):
+        with pytest.raises(ValueError, match="tau"):
+            so.sort(X, 0)
+        assert so.sort(X, 1e-6).equal(X.sort().values)

@@ -1,0 +1,26 @@
+"""A test suite that cannot fail proves nothing: break the library by 1e-3 and see it turn red."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from perturbations import PERTURBATIONS
+
+TESTS = pathlib.Path(__file__).parent
+# The fast files: what they catch, the whole suite catches.
+FILES = ["test_softsort.py", "test_permutation.py", "test_ops.py", "test_contract.py"]
+
+
+@pytest.mark.parametrize("name", sorted(PERTURBATIONS))
+def test_a_perturbed_library_fails(name):
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--perturb={name}"]
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *FILES],
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+    )
+    # 1 = tests ran and failed; anything else (2 = could not run) would be a broken check.
+    assert run.returncode == 1, f"--perturb={name} went unnoticed:\n{run.stdout}\n{run.stderr}"

@@ -1,0 +1,83 @@
+"""The project's own files agree with each other, and the example runs."""
+
+import importlib.metadata
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import tomllib
+import yaml
+
+import softorder
+
+ROOT = pathlib.Path(__file__).parents[1]
+PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_pre_commit_runs_the_pinned_versions():
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    versions = {repo["repo"].rsplit("/", 1)[-1]: repo["rev"] for repo in config["repos"]}
+    assert versions["ruff-pre-commit"] == f"v{PINS['ruff']}"
+    assert versions["pyright-python"] == f"v{PINS['pyright']}"
+
+
+def test_the_version_is_one():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == softorder.__version__
+    assert importlib.metadata.version("softorder") == softorder.__version__
+
+
+def test_the_core_needs_three_packages():
+    names = {re.split(r"[<>=~!]", d)[0] for d in PROJECT["project"]["dependencies"]}
+    assert names == {"array-api-compat", "numpy", "scipy"}
+    assert set(PROJECT["project"]["optional-dependencies"]) >= {
+        "torch",
+        "jax",
+        "tensorflow",
+        "experiments",
+        "docs",
+    }
+
+
+def test_every_development_dependency_is_pinned():
+    wanted = [
+        *PROJECT["project"]["dependencies"],
+        *PROJECT["project"]["optional-dependencies"]["torch"],
+        *PROJECT["project"]["optional-dependencies"]["experiments"],
+        *PROJECT["dependency-groups"]["dev"],
+    ]
+    for requirement in wanted:
+        name = re.split(r"[\[<>=~!]", requirement)[0]
+        assert name == "softorder" or name in PINS, f"{name} is not in constraints.txt"
+
+
+@pytest.mark.parametrize("file", ["constraints.txt", "Makefile", ".ci/run", "pyproject.toml"])
+def test_no_host_and_no_path_of_a_machine_is_named(file):
+    text = (ROOT / file).read_text()
+    assert not re.search(r"https?://|/(root|home|opt|tmp|work)/", text)
+
+
+def test_the_quickstart_prints_figure_1_and_draws(tmp_path):
+    picture = tmp_path / "picture.png"
+    run = subprocess.run(
+        [sys.executable, ROOT / "examples" / "quickstart.py", picture],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    for row in ("0.04    0.71    0.26", "0.09    0.24    0.67", "0.84    0.04    0.11"):
+        assert row in run.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_quickstart_says_where_it_cannot_write(tmp_path):
+    run = subprocess.run(
+        [sys.executable, ROOT / "examples" / "quickstart.py", tmp_path / "none" / "p.png"],
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 2
+    assert "must exist; create it" in run.stderr

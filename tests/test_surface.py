@@ -1,0 +1,149 @@
+"""The public surface: names, documentation, examples, layers, and what importing costs."""
+
+import doctest
+import importlib
+import inspect
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from importlinter.application.use_cases import read_user_options
+from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
+
+import softorder
+import softorder.torch
+from softorder import relaxations
+
+ROOT = pathlib.Path(__file__).parents[1]
+MODULES = [softorder, softorder.torch, relaxations]
+SOURCES = sorted((ROOT / "src" / "softorder").rglob("*.py"))
+
+
+def module_name(path):
+    parts = path.relative_to(ROOT / "src").with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_importing_softorder_imports_no_framework():
+    program = "import softorder, sys; assert not {'torch', 'jax', 'tensorflow'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+
+
+def test_numpy_users_never_import_a_framework():
+    program = """
+import sys, numpy as np, softorder as so
+x = np.array([2.0, 5.0, 4.0])
+so.sort(x, 0.1), so.rank(x), so.median(x), so.SoftSort()(x).hard() @ x
+assert not {'torch', 'jax', 'tensorflow'} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
+def test_all_is_true(module):
+    assert module.__all__ == sorted(module.__all__)
+    public = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not inspect.ismodule(value)
+    }
+    assert public == set(module.__all__)
+
+
+def public_objects():
+    for module in MODULES:
+        for name in module.__all__:
+            value = getattr(module, name)
+            yield pytest.param(value, id=f"{module.__name__}.{name}")
+
+
+@pytest.mark.parametrize("thing", list(public_objects()))
+def test_every_public_name_is_documented(thing):
+    assert inspect.getdoc(thing), "no docstring"
+    members = [thing]
+    if inspect.isclass(thing):
+        members += [
+            m.fget if isinstance(m, property) else m
+            for name, m in vars(thing).items()
+            if not name.startswith("_") and (callable(m) or isinstance(m, property))
+        ]
+    for member in members:
+        text = member.__doc__ or ""
+        assert text.strip(), f"{member} has no docstring"
+        if not inspect.isfunction(member):
+            continue
+        # A function that documents arguments documents them all.
+        parameters = [p for p in inspect.signature(member).parameters if p not in ("self", "cls")]
+        if "Args:" in text:
+            for parameter in parameters:
+                assert re.search(rf"^\s+{parameter}: ", text, re.M), f"{member}: {parameter}"
+
+
+def test_every_operation_has_an_example_and_its_arguments():
+    for name in softorder.__all__:
+        thing = getattr(softorder, name)
+        if inspect.isfunction(thing):
+            for section in ("Args:", "Example:"):
+                assert section in (thing.__doc__ or ""), f"{name} lacks {section}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT / "src")))
+def test_docstring_examples(path):
+    assert doctest.testmod(importlib.import_module(module_name(path))).failed == 0
+
+
+def test_there_are_docstring_examples_at_all():
+    attempted = [
+        doctest.testmod(importlib.import_module(module_name(p))).attempted for p in SOURCES
+    ]
+    assert sum(attempted) >= 40
+
+
+def readme_blocks(language):
+    text = (ROOT / "README.md").read_text()
+    return re.findall(rf"```{language}\n(.*?)```", text, re.S)
+
+
+def test_every_python_block_of_the_readme_runs_in_order():
+    blocks = readme_blocks("python")
+    assert len(blocks) >= 4
+    namespace: dict = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), namespace)
+    # What the comments promise.
+    import torch
+
+    x, so = namespace["x"], softorder
+    torch.testing.assert_close(so.sort(x, 0.1), torch.tensor([2.0, 4.0, 5.0]), atol=1e-4, rtol=0)
+    torch.testing.assert_close(so.rank(x, 0.1), torch.tensor([1.0, 3.0, 2.0]), atol=1e-3, rtol=0)
+    torch.testing.assert_close(namespace["P"].rows(0), torch.softmax(x, -1))
+    assert x.grad is not None
+    assert x.grad.shape == x.shape
+    assert namespace["soft_sorted"].shape == (16, 5, 8)
+    assert namespace["probabilities"].shape == (6, 10)
+
+
+def test_every_shell_command_of_the_readme_exists():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    commands = [line for block in readme_blocks("sh") for line in block.splitlines()]
+    assert commands
+    for command in commands:
+        assert command.startswith("pip install") or command.split()[1] in targets, command
+
+
+def test_the_readme_links_to_files_that_exist():
+    text = (ROOT / "README.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
+    assert links
+    for link in links:
+        assert (ROOT / link).exists(), link
+
+
+def test_the_layers_hold():
+    """`import-linter` reads the layers from pyproject.toml."""
+    config = str(ROOT / "pyproject.toml")
+    options = read_user_options(config_filename=config)
+    assert len(options.contracts_options) >= 2
+    assert lint_imports(config_filename=config, no_cache=True) == EXIT_STATUS_SUCCESS

@@ -1,0 +1,35 @@
+"""The one tolerance table: how close a result must come to its reference, by dtype and kind."""
+
+import numpy as np
+import torch
+
+# Relative to the largest element of the reference (see `close`). Half types are computed in
+# float32, so what remains is the rounding of input and output.
+VALUES = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
+GRADIENTS = {"float64": 1e-10, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
+# Central differences in float64.
+FINITE_DIFFERENCES = 1e-6
+
+
+def as_numpy(x):
+    """Return any array as float64 NumPy."""
+    if isinstance(x, torch.Tensor):
+        x = x.detach().to(torch.float64).numpy()
+    return np.asarray(x, dtype=np.float64)
+
+
+def close(actual, expected, tolerance):
+    """Assert equality up to `tolerance` times the largest finite element; NaN and inf exactly.
+
+    Args:
+        actual: An array of any framework.
+        expected: The reference.
+        tolerance: A number, or a table of this file, which is read at the dtype of `actual`.
+    """
+    if isinstance(tolerance, dict):
+        tolerance = tolerance[str(actual.dtype).removeprefix("torch.")]
+    actual, expected = as_numpy(actual), as_numpy(expected)
+    assert actual.shape == expected.shape, f"shape {actual.shape}, expected {expected.shape}"
+    finite = np.isfinite(expected)
+    scale = np.abs(expected[finite]).max(initial=0.0)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * max(scale, 1e-300))
