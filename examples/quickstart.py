@@ -62,7 +62,9 @@ def draw(path: pathlib.Path) -> None:
 
 def main() -> None:
     """Print and draw."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        description="Print the paper's Figure 1, and draw a hard sort turning soft as tau grows."
+    )
     parser.add_argument(
         "picture",
         nargs="?",

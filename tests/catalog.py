@@ -74,6 +74,17 @@ OPERATIONS = {"argsort": so.argsort, **BY_POSITION, **BY_ITEM, **SELECTING, **RE
 _SHORTCUTS = {"sort": "sort", "sort_descending": "sort", "rank": "rank", "rank_descending": "rank"}
 
 
+# What a soft permutation gives besides.
+OF_THE_MATRIX = {
+    "matrix": lambda P: P.matrix(),
+    "log_matrix": lambda P: P.log_matrix(),
+    "rows": lambda P: P.rows([0, -1]),
+    "log_prob": lambda P: P.log_prob(P.order.flip(-1)),
+    "entropy": lambda P: P.entropy(),
+    "sorted": lambda P: P.sorted,
+}
+
+
 def offers(how, operation):
     """Tell whether a relaxation offers an operation of this file by its name."""
     return hasattr(how, "permutation") or hasattr(how, _SHORTCUTS.get(operation, "permutation"))

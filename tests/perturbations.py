@@ -57,6 +57,8 @@ PERTURBATIONS = {
     "log_prob": _after(dense.RowSoftmax, "log_prob", _scaled),
     "log_prob_gradient": _after(dense.RowSoftmax, "log_prob", _wrong_slope),
     "entropy": _after(dense.RowSoftmax, "entropy", _scaled),
+    "entropy_gradient": _after(dense.RowSoftmax, "entropy", _wrong_slope),
+    "log_rows_gradient": _after(dense.RowSoftmax, "log_rows", _wrong_slope),
     "distance": _after(softsort, "distance", _scaled),
     "hard": _after(hard.Hard, "apply", _scaled),
     "straight_through": _after(hard.StraightThrough, "apply", _wrong_slope),

@@ -15,6 +15,7 @@ from catalog import (
     BY_ITEM,
     BY_POSITION,
     EVERY_PAIR,
+    OF_THE_MATRIX,
     OPERATIONS,
     REDUCING,
     RELAXATIONS,
@@ -25,7 +26,7 @@ from catalog import (
     pairs,
     with_tau,
 )
-from tolerances import FINITE_DIFFERENCES, GRADIENTS, VALUES, close
+from tolerances import FINITE_DIFFERENCES, GRADIENTS, VALUES, close, gradcheck, gradgradcheck
 
 every_pair = pytest.mark.parametrize(("how", "operation"), EVERY_PAIR)
 ALL_BUT_ARGSORT = {k: f for k, f in OPERATIONS.items() if k != "argsort"}
@@ -241,6 +242,21 @@ def test_a_mask_gives_what_removing_the_others_would_give(how, operation):
     assert torch.equal(g[~MASK], torch.zeros(2, dtype=torch.float64))
 
 
+def test_a_metric_never_sees_a_masked_or_infinite_score():
+    """What stands in for them lies outside the domain of such a metric."""
+
+    def ratio(a, b):
+        return (a / b - 1) ** 2 + (b / a - 1) ** 2
+
+    how, kept = so.SoftSort(0.5, ratio), torch.tensor([1.0, 3.0, 2.0], dtype=torch.float64)
+    expected = gradient(lambda x: so.sort(x, how), kept)
+    for extra in (torch.nan, torch.inf):
+        x = torch.cat([kept, torch.tensor([extra], dtype=torch.float64)])
+        mask = torch.tensor([True, True, True, extra == torch.inf])
+        g = gradient(lambda x, mask=mask: so.sort(x, how, mask=mask)[:3], x)
+        close(g[:3], expected, GRADIENTS)
+
+
 @with_matrix
 @pytest.mark.parametrize("descending", [False, True])
 def test_argsort_under_a_mask_counts_the_masked_items_too(how, descending):
@@ -380,6 +396,7 @@ def test_nan_spoils_its_own_batch_row_alone(how, operation, generator):
     assert torch.isnan(y.select(batch, 1)).all()
     g = gradient(lambda x: operation(x, how), x)
     close(g[others], clean_gradient[others], VALUES)
+    assert torch.isnan(g[1]).all()
 
 
 @with_matrix
@@ -388,6 +405,7 @@ def test_nan_spoils_infinite_items_of_its_row_too_but_hard_stays_a_permutation(h
     assert torch.isnan(how(x).matrix()).all()
     assert torch.isnan(how(x).entropy()).all()
     assert torch.isnan(how(x).log_prob(how(x).order))
+    assert torch.isnan(how(x).straight_through() @ torch.ones(3)).all()
     assert how(x).hard().order.sort().values.tolist() == [0, 1, 2]
 
 
@@ -424,7 +442,7 @@ def test_a_tensor_tau_broadcasts_over_the_batch_and_receives_its_gradient(how, s
     for i, j in itertools.product(range(2), range(3)):
         close(y[i, :, j], so.sort(x[i, :, j], with_tau(how, float(each[i, j]))), VALUES)
     tau.requires_grad_()
-    assert torch.autograd.gradcheck(lambda tau: so.sort(x, with_tau(how, tau), dim=1), tau)
+    assert gradcheck(lambda tau: so.sort(x, with_tau(how, tau), dim=1), tau)
 
 
 @with_temperature
@@ -489,20 +507,36 @@ def test_each_operation_goes_to_its_namesake_as_tau_goes_to_zero(how, name, x):
 @every_pair
 def test_first_derivatives(how, operation, generator):
     x = torch.randn(2, 5, generator=generator, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: operation(x, how), x)
+    assert gradcheck(lambda x: operation(x, how), x)
 
 
 @every_pair
 def test_second_derivatives(how, operation, generator):
     x = torch.randn(1, 4, generator=generator, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradgradcheck(lambda x: operation(x, how), x)
+    assert gradgradcheck(lambda x: operation(x, how), x)
+
+
+@with_matrix
+@pytest.mark.parametrize("output", OF_THE_MATRIX)
+def test_derivatives_of_the_matrix_itself(how, output, generator):
+    x = torch.randn(2, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda x: OF_THE_MATRIX[output](how(x)), x)
+    assert gradgradcheck(lambda x: OF_THE_MATRIX[output](how(x)), x)
+
+
+@with_matrix
+def test_derivatives_of_products(how, generator):
+    x = torch.randn(2, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    v = torch.randn(4, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda x, v: (how(x) @ v, how(x).T @ v), (x, v))
+    assert gradgradcheck(lambda x, v: (how(x) @ v, how(x).T @ v), (x, v))
 
 
 @with_temperature
 def test_second_derivatives_with_respect_to_tau(how, generator):
     x = torch.randn(2, 4, generator=generator, dtype=torch.float64, requires_grad=True)
     tau = torch.tensor([0.6, 1.4], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradgradcheck(lambda x, t: so.sort(x, with_tau(how, t)), (x, tau))
+    assert gradgradcheck(lambda x, t: so.sort(x, with_tau(how, t)), (x, tau))
 
 
 @every_pair

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import softorder as so
-from softorder.torch import KNN, PowerMetric, Sort
+from softorder.torch import KNN, PowerMetric, SoftSort, Sort
 
 X = torch.tensor([[2.0, 5.0, 4.0], [1.0, 0.0, 3.0]])
 P = so.SoftSort()(X)
@@ -73,7 +73,7 @@ CASES = {
         "shape ()",
         "reduce nothing",
     ),
-    "k above n": (lambda: so.topk(X, 4), ValueError, "k must lie in [1, 3]", "4", "fewer"),
+    "k above n": (lambda: so.topk(X, 4), ValueError, "k must lie in [1, 3]", "4", "only 3"),
     "k zero": (lambda: so.topk(X, 0), ValueError, "k must lie in [1, 3]", "0", "at least one"),
     "k fractional": (
         lambda: so.topk_mask(X, 1.5),  # pyright: ignore[reportArgumentType]
@@ -150,7 +150,7 @@ CASES = {
     "apply with another batch": (
         lambda: P.apply(torch.ones(4, 3)),
         ValueError,
-        "begin with the batch shape (2,)",
+        "x that come first, without dim, must broadcast with the batch shape (2,)",
         "(4,)",
         "Batch dimensions come first",
     ),
@@ -259,7 +259,7 @@ CASES = {
         ValueError,
         "k must lie in [1, 4]",
         "5",
-        "fewer",
+        "only 4",
     ),
     "knn with too few labels": (
         lambda: so.knn(POINTS, POINTS, 1, labels=LABELS[:3]),
@@ -297,11 +297,139 @@ CASES = {
         "Convert",
     ),
     "a module with a learnable relaxation": (
-        lambda: Sort(so.SoftSort(), learnable_tau=True),
+        lambda: Sort(SoftSort(), learnable_tau=True),
         ValueError,
         "needs a number",
         "SoftSort",
         "instead",
+    ),
+    "a module with a tensor tau": (
+        lambda: Sort(torch.tensor(0.5, requires_grad=True)),
+        TypeError,
+        "tau must be a positive number",
+        "Tensor of shape ()",
+        "learnable_tau=True",
+    ),
+    "tau below the dtype": (
+        lambda: so.sort(X, 1e-46),
+        ValueError,
+        "tau must be at least 1.18e-38",
+        "1e-46",
+        "hard()",
+    ),
+    "tau below the dtype in a tensor": (
+        lambda: so.sort(X, torch.tensor([1.0, 1e-39])),
+        ValueError,
+        "every tau must be at least 1.18e-38",
+        "tensor",
+        "hard()",
+    ),
+    "tau that underflows when converted": (
+        lambda: so.sort(X, torch.tensor(1e-60, dtype=torch.float64)),
+        ValueError,
+        "every tau must be positive",
+        "0",
+        "hard()",
+    ),
+    "rows that are true or false": (
+        lambda: P.rows([True, False]),
+        TypeError,
+        "rows must be an int, a slice",
+        "list [True, False]",
+        "from 0",
+    ),
+    "rows of a string": (lambda: P.rows("a"), TypeError, "rows must be an int", "'a'", "from 0"),
+    "rows that are none of these": (
+        lambda: P.rows(1.5),
+        TypeError,
+        "rows must be an int",
+        "1.5",
+        "from 0",
+    ),
+    "rows of another framework": (
+        lambda: P.rows(np.array([0])),
+        TypeError,
+        "one framework",
+        "rows of numpy",
+        "Convert one",
+    ),
+    "q that is a string": (
+        lambda: so.quantile(X, "median"),
+        TypeError,
+        "q must be a number in [0, 1]",
+        "'median'",
+        "0.5",
+    ),
+    "q that is nothing": (lambda: so.quantile(X, None), TypeError, "q must be", "None", "0.5"),
+    "q of integers": (
+        lambda: so.quantile(X, torch.tensor([0, 1])),
+        TypeError,
+        "q must have a real floating dtype",
+        "torch.int64",
+        "Convert",
+    ),
+    "matmul with another batch": (
+        lambda: P @ torch.ones(4, 3, 1),
+        ValueError,
+        "batch dimensions of v must broadcast with the batch shape (2,)",
+        "(4,)",
+        "first",
+    ),
+    "log_prob with another batch": (
+        lambda: P.log_prob(torch.tensor([[0, 1, 2]] * 4)),
+        ValueError,
+        "batch dimensions of a permutation must broadcast",
+        "(4,)",
+        "first",
+    ),
+    "keys of another length": (
+        lambda: so.sort(X, by=torch.ones(2, 4)),
+        ValueError,
+        "by must have one key for each of the 3 values",
+        "4",
+        "feature",
+    ),
+    "a number with keys": (
+        lambda: so.sort(torch.tensor(1.0), by=X),
+        ValueError,
+        "x must have at least one dimension",
+        "0-dim",
+        "reshape",
+    ),
+    "knn with another batch": (
+        lambda: so.knn(torch.ones(3, 4, 2), torch.ones(5, 4, 2), 1),
+        ValueError,
+        "batch dimensions of neighbors must broadcast with the batch shape (3,)",
+        "(5,)",
+        "first",
+    ),
+    "knn with another batch of labels": (
+        lambda: so.knn(POINTS, torch.ones(3, 4, 2), 1, labels=LABELS.expand(5, 4)),
+        ValueError,
+        "batch dimensions of labels must broadcast with the batch shape (3,)",
+        "(5,)",
+        "first",
+    ),
+    "knn with no class": (
+        lambda: so.knn(POINTS, POINTS, 1, labels=LABELS, num_classes=-1),
+        ValueError,
+        "num_classes must lie in [1,",
+        "-1",
+        "at least one",
+    ),
+    "knn with half a class": (
+        lambda: so.knn(POINTS, POINTS, 1, labels=LABELS, num_classes="a"),  # pyright: ignore
+        TypeError,
+        "num_classes must be an integer",
+        "'a'",
+        "how many",
+    ),
+    "a masked array": (
+        lambda: so.sort(np.ma.masked_array(np.ones(3))),
+        TypeError,
+        "scores must be an array",
+        "MaskedArray",
+        "mask=",
     ),
     "a module with tau zero": (
         lambda: KNN(1, 0.0),

@@ -10,7 +10,7 @@ from perturbations import PERTURBATIONS
 
 TESTS = pathlib.Path(__file__).parent
 # The fast files: what they catch, the whole suite catches.
-FILES = ["test_softsort.py", "test_permutation.py", "test_ops.py", "test_contract.py"]
+FILES = ["test_permutation.py", "test_softsort.py", "test_ops.py", "test_contract.py"]
 
 
 @pytest.mark.parametrize("name", sorted(PERTURBATIONS))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import oracles
 import softorder as so
 import strategies as our
-from tolerances import VALUES, close
+from tolerances import VALUES, close, gradcheck
 
 COLD = 1e-6
 directions = st.booleans()
@@ -139,7 +139,7 @@ def test_quantile_does_not_look_at_an_infinite_neighbour_without_weight():
 def test_quantile_differentiates_with_respect_to_q():
     q = torch.tensor([0.3, 0.8], dtype=torch.float64, requires_grad=True)
     s = torch.tensor([3.0, 1.0, 2.0, 7.0], dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda q: so.quantile(s, q, 0.4), q)
+    assert gradcheck(lambda q: so.quantile(s, q, 0.4), q)
 
 
 def test_hard_knn_is_the_limit(generator):
@@ -221,17 +221,36 @@ def test_knn_with_a_mask_is_knn_without_the_others(generator):
     close(few.sum(-1), torch.ones(5), VALUES)
 
 
-def test_knn_does_not_mind_where_the_origin_is(generator):
+@pytest.mark.parametrize("outlier", [1e3, 1e5])
+def test_knn_does_not_lose_digits_far_from_the_origin(outlier, generator):
     query = torch.randn(5, 3, generator=generator)
-    neighbors = torch.randn(8, 3, generator=generator)
-    far = so.knn(query + 1000, neighbors + 1000, 2, 0.5)
-    torch.testing.assert_close(far, so.knn(query, neighbors, 2, 0.5), atol=2e-3, rtol=0)
+    near = torch.randn(8, 3, generator=generator)
+    neighbors = torch.cat([near, near[:4] + outlier])
+    exact = so.knn(query.double(), neighbors.double(), 2, 0.5)
+    close(so.knn(query, neighbors, 2, 0.5), exact, 1e-5)
+    shifted = so.knn(query.double() + outlier, neighbors.double() + outlier, 2, 0.5)
+    close(so.knn(query + outlier, neighbors + outlier, 2, 0.5), shifted, 0.2)
+
+
+def test_knn_of_an_infinite_neighbour_is_knn_without_it():
+    points = torch.tensor([[0.0], [1.0], [torch.inf]])
+    weights = so.knn(torch.tensor([[0.9]]), points, 1, 0.1)
+    close(weights[:, :2], so.knn(torch.tensor([[0.9]]), points[:2], 1, 0.1), VALUES)
+    assert weights[0, 2] == 0
+
+
+def test_knn_labels_of_masked_neighbours_may_be_anything():
+    points, mask = torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([True, True, False])
+    for anything in (-1, 99):
+        labels = torch.tensor([0, 1, anything])
+        chances = so.knn(torch.tensor([[1.0]]), points, 1, 0.1, labels=labels, mask=mask)
+        assert chances.shape == (1, 2)
 
 
 def test_knn_gradients(generator):
     query = torch.randn(3, 2, generator=generator, dtype=torch.float64, requires_grad=True)
     neighbors = torch.randn(5, 2, generator=generator, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda q, n: so.knn(q, n, 2, 0.8), (query, neighbors))
+    assert gradcheck(lambda q, n: so.knn(q, n, 2, 0.8), (query, neighbors))
 
 
 # ---------------------------------------------------------------- choosing a relaxation

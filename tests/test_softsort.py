@@ -95,6 +95,17 @@ def test_precision_over_many_temperatures(dtype, tau, p, generator):
     assert error < 10 * GRADIENTS[str(dtype).removeprefix("torch.")]
 
 
+@pytest.mark.parametrize("p", [0.5, 1.0, 2.0, 3.0, 8.0])
+@pytest.mark.parametrize("size", [1e-20, 1e5, 1e20, 3e38])
+def test_nothing_overflows_into_nan(p, size):
+    s = torch.tensor([0.0, size, -size, 1.0, 2.0], requires_grad=True)
+    tau = torch.tensor(1.0, requires_grad=True)
+    y = so.SoftSort(tau, p)(s) @ torch.arange(5.0)
+    y.sum().backward()
+    for result in (y, s.grad, tau.grad):
+        assert torch.isfinite(result).all()
+
+
 # ---------------------------------------------------------------- what the paper proves
 
 

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import warnings
 
 import pytest
 import torch
@@ -138,9 +139,7 @@ def test_repr_shows_the_parameters():
     assert repr(SoftSort(0.5)) == "SoftSort(tau=0.5, metric='abs')"
     assert "learnable_tau=True" in repr(SoftSort(0.5, learnable_tau=True))
     assert "PowerMetric(p=1.5)" in repr(SoftSort(metric=PowerMetric(1.5)))
-    assert repr(TopK(3, so.SoftSort(0.2))) == (
-        "TopK(k=3, dim=-1, largest=True, how=SoftSort(tau=0.2, metric='abs'))"
-    )
+    assert "k=3, dim=-1, largest=True" in repr(TopK(3, so.SoftSort(0.2)))
     assert "(how): SoftSort(tau=0.2" in repr(Rank(0.2))
 
 
@@ -149,6 +148,39 @@ def test_a_module_is_a_relaxation():
     assert isinstance(module, so.Relaxation)
     P = module(X, dim=0, mask=MASK)
     close(P.matrix(), so.SoftSort(0.3, "square")(X, dim=0, mask=MASK).matrix(), VALUES)
+
+
+def test_what_learns_in_a_plain_relaxation_is_registered():
+    module = Sort(so.SoftSort(0.5, PowerMetric(1.5)))
+    assert [name for name, _ in module.named_parameters()] == ["how.metric.log_p"]
+
+
+class Ordered(so.Relaxation):
+    """A relaxation of somebody's own, and no module."""
+
+    def sort(self, values, *, dim, descending, mask):
+        return values.sort(dim, descending).values
+
+    def __repr__(self):
+        return "Ordered()"
+
+
+def test_a_relaxation_that_is_no_module_is_shown_and_used():
+    module = Sort(Ordered(), descending=True)
+    assert repr(module) == "Sort(dim=-1, descending=True, how=Ordered())"
+    assert torch.equal(module(X), X.sort(descending=True).values)
+
+
+def test_tracing_does_not_bake_in_what_the_example_held():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # jit.trace is deprecated, and warns of all it sees
+        traced = torch.jit.trace(lambda x: so.sort(x, 0.5), torch.tensor([1.0, 2.0, 3.0]))
+    x = torch.tensor([1.0, torch.inf, 2.0])
+    torch.testing.assert_close(traced(x), so.sort(x, 0.5))
+
+
+def test_the_meta_device():
+    assert so.sort(torch.empty(2, 3, device="meta"), 0.1).device.type == "meta"
 
 
 def test_modules_move_between_dtypes():

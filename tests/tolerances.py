@@ -1,5 +1,7 @@
 """The one tolerance table: how close a result must come to its reference, by dtype and kind."""
 
+import functools
+
 import numpy as np
 import torch
 
@@ -9,6 +11,10 @@ VALUES = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2
 GRADIENTS = {"float64": 1e-10, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 # Central differences in float64.
 FINITE_DIFFERENCES = 1e-6
+
+# Their defaults (rtol = 1e-3) would let a gradient pass that is wrong by 1e-3.
+gradcheck = functools.partial(torch.autograd.gradcheck, atol=1e-7, rtol=1e-6)
+gradgradcheck = functools.partial(torch.autograd.gradgradcheck, atol=1e-7, rtol=1e-6)
 
 
 def as_numpy(x):

@@ -79,10 +79,12 @@ _FRAMEWORKS: dict[str, tuple[str, Callable[[], Wiring]]] = {"torch": ("Tensor", 
 def find_wiring(x: object) -> Wiring | None:
     """Return the wiring of the framework that x is an array of; None if it is none's."""
     if isinstance(x, numpy.ndarray):
-        return NUMPY
+        # These two redefine what operators mean.
+        return None if isinstance(x, (numpy.matrix, numpy.ma.MaskedArray)) else NUMPY
     for framework, (array_type, wiring) in _FRAMEWORKS.items():
         module = sys.modules.get(framework)
-        if module is not None and isinstance(x, getattr(module, array_type)):
+        # While another thread is importing the framework, its class may not be there yet.
+        if module is not None and isinstance(x, getattr(module, array_type, ())):
             return wiring()
     return None
 

@@ -35,7 +35,8 @@ def not_an_array(name: str, value: object, frameworks: Sequence[str]) -> str:
     return message(
         f"{name} must be an array of {' or '.join(frameworks)}",
         describe(value),
-        "Convert it first, for example with torch.tensor(...) or numpy.asarray(...).",
+        "Convert it first, for example with torch.tensor(...) or numpy.asarray(...); "
+        "what a masked array hides goes into mask=.",
     )
 
 
@@ -100,13 +101,13 @@ def check_broadcasts(shape: Sequence[int], target: Sequence[int], what: str, fix
         )
 
 
-def check_batch(lead: Sequence[int], batch: Sequence[int]) -> None:
-    """Check that the leading dimensions of values agree with a permutation's batch."""
+def check_batch(lead: Sequence[int], batch: Sequence[int], what: str) -> None:
+    """Check that leading dimensions and a permutation's batch broadcast to each other."""
     pairs = zip(reversed(lead), reversed(batch), strict=False)
-    if any(a != b and 1 not in (a, b) for a, b in pairs):
+    if any(a != b and a != 1 and b != 1 for a, b in pairs):
         raise ValueError(
             message(
-                f"x without dim must begin with the batch shape {tuple(batch)} of the scores",
+                f"{what} must broadcast with the batch shape {tuple(batch)}",
                 f"{tuple(lead)}",
                 "Batch dimensions come first, feature dimensions after them.",
             )
@@ -133,12 +134,15 @@ def check_mask(xp: Any, mask: Any, shape: Sequence[int]) -> None:
 _HARD = "For the limit tau -> 0 take the exact permutation: SoftSort()(scores).hard()."
 
 
-def check_positive_number(value: Any, name: str, fix: str = _HARD) -> float:
+def check_positive_number(value: Any, name: str, fix: str = _HARD, smallest: float = 0.0) -> float:
+    """Return a positive, finite number; `smallest` is the least one that the scores' dtype has."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(message(f"{name} must be a positive number", describe(value), fix))
     number = float(value)
     if not 0 < number < math.inf:
         raise ValueError(message(f"{name} must be positive and finite", value, fix))
+    if number < smallest:
+        raise ValueError(message(f"{name} must be at least {smallest:.3g} here", value, fix))
     return number
 
 
@@ -155,16 +159,21 @@ def check_choice(value: str, choices: Mapping[str, Choice], name: str) -> Choice
     return choices[value]
 
 
-def check_temperature_array(xp: Any, tau: Any, batch: Sequence[int], concrete: bool) -> None:
-    check_floating(xp, tau, "tau")
+def check_temperature_shape(shape: Sequence[int], batch: Sequence[int]) -> None:
     check_broadcasts(
-        tau.shape,
+        shape,
         batch,
         "a tensor tau has one value per batch row: its shape",
         "The batch shape is the scores' shape without dim; reshape tau, or pass a number.",
     )
-    if concrete and not bool(xp.all((tau > 0) & xp.isfinite(tau))):
+
+
+def check_temperatures(xp: Any, tau: Any, smallest: float) -> None:
+    """Check temperatures that are in the scores' dtype, whose least normal number is `smallest`."""
+    if not bool(xp.all((tau > 0) & xp.isfinite(tau))):
         raise ValueError(message("every tau must be positive and finite", tau, _HARD))
+    if not bool(xp.all(tau >= smallest)):
+        raise ValueError(message(f"every tau must be at least {smallest:.3g} here", tau, _HARD))
 
 
 def check_count(k: Any, n: int, name: str = "k") -> int:
@@ -177,17 +186,32 @@ def check_count(k: Any, n: int, name: str = "k") -> int:
     if not 1 <= count <= n:
         raise ValueError(
             message(
-                f"{name} must lie in [1, {n}], {n} being the number of items along dim",
+                f"{name} must lie in [1, {n}]",
                 count,
-                "Choose fewer items, or use sort for all of them."
-                if count > n
-                else "Select at least one item.",
+                f"There are only {n} to choose from." if count > n else "Ask for at least one.",
             )
         )
     return count
 
 
+def check_numbers(q: Any) -> None:
+    """Check that q is a number, or a sequence of numbers (of sequences, ...)."""
+    if isinstance(q, numbers.Real):
+        return
+    if isinstance(q, str) or not isinstance(q, Sequence):
+        raise TypeError(
+            message(
+                "q must be a number in [0, 1] or several of them",
+                describe(q),
+                "Pass for example 0.5 or [0.25, 0.75].",
+            )
+        )
+    for each in q:
+        check_numbers(each)
+
+
 def check_probabilities(xp: Any, q: Any, concrete: bool) -> None:
+    check_floating(xp, q, "q")
     if q.ndim > 1:
         raise ValueError(
             message(
@@ -214,7 +238,20 @@ def check_length(length: int, n: int, what: str) -> None:
         )
 
 
-def check_permutation(xp: Any, permutation: Any, n: int, concrete: bool) -> None:
+def check_keys(keys: int, n: int) -> None:
+    if keys != n:
+        raise ValueError(
+            message(
+                f"by must have one key for each of the {n} values along dim",
+                keys,
+                "Keys lack trailing feature dimensions of x, or have its shape.",
+            )
+        )
+
+
+def check_permutation(
+    xp: Any, permutation: Any, n: int, batch: Sequence[int], concrete: bool
+) -> None:
     if not xp.isdtype(permutation.dtype, "integral"):
         raise TypeError(
             message(
@@ -224,6 +261,7 @@ def check_permutation(xp: Any, permutation: Any, n: int, concrete: bool) -> None
             )
         )
     check_length(permutation.shape[-1], n, "a permutation")
+    check_batch(permutation.shape[:-1], batch, "the batch dimensions of a permutation")
     expected = xp.arange(n, dtype=permutation.dtype, device=permutation.device)
     if concrete and not bool(xp.all(xp.sort(permutation, axis=-1) == expected)):
         raise ValueError(
@@ -233,6 +271,25 @@ def check_permutation(xp: Any, permutation: Any, n: int, concrete: bool) -> None
                 "Pass indices counted from 0, such as P.order or torch.argsort(...).",
             )
         )
+
+
+def check_row_numbers(rows: Any) -> list[int] | int:
+    """Return an int, or a sequence of ints as a list."""
+    single = isinstance(rows, numbers.Integral)
+    try:
+        numbers_ = [rows] if single else list(rows)
+        if any(isinstance(i, bool) for i in numbers_):
+            raise TypeError
+        numbers_ = [operator.index(i) for i in numbers_]
+    except TypeError:
+        raise TypeError(
+            message(
+                "rows must be an int, a slice, a list of ints or an integer array",
+                describe(rows),
+                "Pass positions, counted from 0.",
+            )
+        ) from None
+    return numbers_[0] if single else numbers_
 
 
 def check_rows(xp: Any, rows: Any, n: int, concrete: bool) -> None:
@@ -272,6 +329,7 @@ def check_points(xp: Any, query: Any, neighbors: Any) -> None:
                     f"For a single point pass {name}[None, :].",
                 )
             )
+    check_batch(neighbors.shape[:-2], query.shape[:-2], "the batch dimensions of neighbors")
     if query.shape[-1] != neighbors.shape[-1]:
         raise ValueError(
             message(
@@ -282,21 +340,26 @@ def check_points(xp: Any, query: Any, neighbors: Any) -> None:
         )
 
 
-def check_labels(xp: Any, labels: Any, m: int, num_classes: Any, concrete: bool) -> int:
-    """Return the number of classes."""
-    concrete = concrete and 0 not in labels.shape
+def check_labels(xp: Any, labels: Any, neighbors: Sequence[int]) -> None:
+    """Check labels for neighbors of the shape (..., m)."""
     if not xp.isdtype(labels.dtype, "integral"):
         raise TypeError(
             message("labels must be integers", f"dtype {labels.dtype}", "Pass class indices.")
         )
-    if labels.ndim == 0 or labels.shape[-1] != m:
+    if labels.ndim == 0 or labels.shape[-1] != neighbors[-1]:
         raise ValueError(
             message(
-                f"labels must have one entry for each of the {m} neighbors",
+                f"labels must have one entry for each of the {neighbors[-1]} neighbors",
                 f"shape {tuple(labels.shape)}",
                 "Pass labels of shape (..., m) for neighbors of shape (..., m, d).",
             )
         )
+    check_batch(labels.shape[:-1], neighbors[:-1], "the batch dimensions of labels")
+
+
+def count_classes(xp: Any, labels: Any, num_classes: Any, concrete: bool) -> int:
+    """Return the number of classes; labels are compared with it where they can be looked at."""
+    concrete = concrete and 0 not in labels.shape
     if num_classes is None and not concrete:
         raise ValueError(
             message(
@@ -305,19 +368,19 @@ def check_labels(xp: Any, labels: Any, m: int, num_classes: Any, concrete: bool)
                 "Pass num_classes=.",
             )
         )
-    largest = int(xp.max(labels)) if concrete else 0
     if concrete and int(xp.min(labels)) < 0:
         raise ValueError(
             message("labels must not be negative", int(xp.min(labels)), "Use mask= to leave out.")
         )
     if num_classes is None:
-        return largest + 1
-    if largest >= num_classes:
+        return int(xp.max(labels)) + 1
+    classes = check_count(num_classes, 2**31, "num_classes")
+    if concrete and int(xp.max(labels)) >= classes:
         raise ValueError(
             message(
-                f"labels must be below num_classes = {num_classes}",
-                largest,
+                f"labels must be below num_classes = {classes}",
+                int(xp.max(labels)),
                 "Count classes from 0, or raise num_classes.",
             )
         )
-    return operator.index(num_classes)
+    return classes

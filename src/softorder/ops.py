@@ -71,8 +71,10 @@ def sort(
         P = _permutation(relaxation, x, dim, mask)
     else:
         wiring_of(x=x, by=by)
+        _checks.check_has_dimension(x, "x")
         dim = _checks.check_dim(dim, x.ndim)
         P = _permutation(relaxation, by, _key_dim(dim, x.ndim, by.ndim), mask)
+        _checks.check_keys(P.shape[-1], x.shape[dim])
     return (P if descending else P.flip()).apply(x, dim)
 
 
@@ -257,6 +259,7 @@ def quantile(
     dim = _checks.check_dim(dim, x.ndim)
     values = widen(xp, move_axis(xp, x, dim, -1))
     if find_wiring(q) is None:
+        _checks.check_numbers(q)
         q = xp.asarray(q, dtype=values.dtype, device=x.device)
     wiring_of(x=x, q=q)
     _checks.check_probabilities(xp, q, wiring.is_concrete(q))
@@ -265,8 +268,7 @@ def quantile(
     if mask is None:
         y = _interpolate(wiring, P, values, q, values.shape[-1])
     else:
-        taking_part = move_axis(xp, xp.broadcast_to(mask, x.shape), dim, -1)
-        count = xp.sum(xp.astype(taking_part, xp.int64), axis=-1, keepdims=True)
+        count = _count(xp, move_axis(xp, xp.broadcast_to(mask, x.shape), dim, -1))
         y = _interpolate(wiring, P, values, q, count)
         y = xp.where(count == 0, math.nan, y)
     y = move_axis(xp, xp.astype(y, x.dtype, copy=False), -1, 0)
@@ -279,7 +281,8 @@ def _interpolate(wiring: Wiring, P: SoftPermutation, values: Array, q: Array, co
     """Return the soft values (..., n) at the places q (count - 1) of an increasing P, (..., q)."""
     xp = wiring.xp
     if values.shape[-1] == 0:
-        return xp.full((*values.shape[:-1], q.shape[0]), math.nan, dtype=values.dtype)
+        shape = (*values.shape[:-1], q.shape[0])
+        return xp.full(shape, math.nan, dtype=values.dtype, device=values.device)
     place = xp.clip(q * (count - 1), min=0.0)
     low = wiring.stop_gradient(xp.floor(place))
     weight = place - low
@@ -359,36 +362,51 @@ def knn(
     wiring = wiring_of(query=query, neighbors=neighbors, labels=labels, mask=mask)
     xp = wiring.xp
     _checks.check_points(xp, query, neighbors)
-    m = neighbors.shape[-2]
-    _checks.check_count(k, m)
+    _checks.check_count(k, neighbors.shape[-2])
     if mask is not None:
         _checks.check_mask(xp, mask, neighbors.shape[:-1])
-        neighbors = xp.where(mask[..., None], neighbors, 0.0)
-        mask = mask[..., None, :]
-    scores = -_squared_distances(wiring, query, neighbors)
-    if mask is not None:
-        mask = xp.broadcast_to(mask, scores.shape)
-    weights = topk_mask(scores, k, how, mask=mask)
-    total = xp.sum(weights, axis=-1, keepdims=True) if mask is not None else k
-    weights = weights / xp.where(total == 0, 1.0, total) if mask is not None else weights / k
-    if labels is None:
-        return xp.astype(weights, query.dtype, copy=False)
-    classes = _checks.check_labels(xp, labels, m, num_classes, wiring.is_concrete(labels))
-    members = labels[..., :, None] == xp.arange(classes, dtype=labels.dtype, device=labels.device)
-    chances = wiring.matmul(weights, xp.astype(members, weights.dtype))
-    return xp.astype(chances, query.dtype, copy=False)
+    scores = -_squared_distances(wiring, query, neighbors, mask)
+    taking_part = None if mask is None else xp.broadcast_to(mask[..., None, :], scores.shape)
+    weights = topk_mask(scores, k, how, mask=taking_part)
+    # Where fewer than k take part, their rows are all there is to average.
+    total = k if mask is None else xp.clip(_count(xp, taking_part), min=1, max=k)
+    weights = weights / total
+    if labels is not None:
+        _checks.check_labels(xp, labels, neighbors.shape[:-1])
+        seen = labels if mask is None else xp.where(mask, labels, 0)
+        classes = _checks.count_classes(xp, seen, num_classes, wiring.is_concrete(seen))
+        of_class = seen[..., None] == xp.arange(classes, dtype=seen.dtype, device=seen.device)
+        weights = wiring.matmul(weights, xp.astype(of_class, weights.dtype))
+    return xp.astype(weights, query.dtype, copy=False)
 
 
-def _squared_distances(wiring: Wiring, query: Array, neighbors: Array) -> Array:
-    """Return |query_i - neighbor_j|^2, (..., q, m), in O(q m) memory, half types widened."""
+def _squared_distances(wiring: Wiring, query: Array, neighbors: Array, mask: Array | None) -> Array:
+    """Return |query_i - neighbor_j|^2, (..., q, m), in O(q m) memory; half types are widened.
+
+    |a|^2 + |b|^2 - 2ab cancels where points are far from the origin and near each other, so it is
+    taken around their mean and in float64: what is left of the error is below float32's.
+    """
     xp = wiring.xp
-    query, neighbors = widen(xp, query), widen(xp, neighbors)
-    # |a|^2 + |b|^2 - 2ab loses digits far from the origin; distances do not mind where it is.
-    origin = wiring.stop_gradient(xp.mean(neighbors, axis=-2, keepdims=True))
-    query, neighbors = query - origin, neighbors - origin
+    dtype = widen(xp, query).dtype
+    query, neighbors = xp.astype(query, xp.float64), xp.astype(neighbors, xp.float64)
+    counts = xp.all(~xp.isinf(neighbors), axis=-1, keepdims=True)
+    away = ~counts[..., 0]
+    if mask is not None:
+        counts = counts & mask[..., None]
+    neighbors = xp.where(counts, neighbors, 0.0)
+    number = xp.sum(xp.astype(counts, xp.float64), axis=-2, keepdims=True)
+    total = xp.sum(neighbors, axis=-2, keepdims=True)
+    origin = wiring.stop_gradient(total / xp.clip(number, min=1.0))
+    query, neighbors = query - origin, xp.where(counts, neighbors - origin, 0.0)
     inner = wiring.matmul(query, xp.matrix_transpose(neighbors))
-    norms = xp.sum(xp.square(neighbors), axis=-1)[..., None, :]
-    return xp.sum(xp.square(query), axis=-1)[..., :, None] + norms - 2 * inner
+    lengths = xp.sum(xp.square(neighbors), axis=-1)[..., None, :]
+    squared = xp.sum(xp.square(query), axis=-1)[..., :, None] + lengths - 2 * inner
+    return xp.astype(xp.where(away[..., None, :], math.inf, squared), dtype)
+
+
+def _count(xp: Any, mask: Array) -> Array:
+    """Return how many take part along the last dimension, which is kept."""
+    return xp.sum(xp.astype(mask, xp.int64), axis=-1, keepdims=True)
 
 
 def as_relaxation(how: How) -> Any:

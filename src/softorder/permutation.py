@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import numbers
-import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from softorder import _checks
-from softorder._array import Array, arange_like, move_axis, widen, wiring_of
+from softorder._array import Array, arange_like, find_wiring, move_axis, widen, wiring_of
 from softorder.kernels.hard import Flipped, Hard, StraightThrough
 from softorder.kernels.operator import Operator
 from softorder.kernels.scores import pick
@@ -139,7 +138,7 @@ class SoftPermutation(_MatrixLike):
         """
         index = self._row_index(rows)
         y = self._permute(x, dim, self._keep_items, lambda v: self._operator.apply(v, index))
-        if not _is_int(rows):
+        if not _is_single(rows):
             return y
         return self._operator.wiring.xp.squeeze(y, axis=_checks.check_dim(dim, x.ndim))
 
@@ -162,7 +161,7 @@ class SoftPermutation(_MatrixLike):
             (..., k, n), or (..., n) for an int.
         """
         block = self._cast(self._operator.rows(self._row_index(i)))
-        return block[..., 0, :] if _is_int(i) else block
+        return block[..., 0, :] if _is_single(i) else block
 
     def log_prob(self, permutation: Array) -> Array:
         """Return the sum over positions i of log P[i, permutation_i].
@@ -172,7 +171,8 @@ class SoftPermutation(_MatrixLike):
 
         Args:
             permutation: Indices as in `order`, along the scores' own `dim`; one vector serves
-                the whole batch. Positions past the number of valid items are skipped.
+                the whole batch. Under a mask the valid items come first, as they do in `order`;
+                positions past their number are skipped.
 
         Returns:
             The batch shape.
@@ -182,8 +182,9 @@ class SoftPermutation(_MatrixLike):
         if permutation.ndim > 1:
             dim = _checks.check_dim(self._dim, permutation.ndim)
             permutation = move_axis(wiring.xp, permutation, dim, -1)
-        n = self._operator.order.shape[-1]
-        _checks.check_permutation(wiring.xp, permutation, n, wiring.is_concrete(permutation))
+        *batch, n = self._operator.order.shape
+        concrete = wiring.is_concrete(permutation)
+        _checks.check_permutation(wiring.xp, permutation, n, batch, concrete)
         permutation = wiring.xp.astype(permutation, wiring.xp.int64)
         return self._cast(self._operator.log_prob(permutation))
 
@@ -201,7 +202,7 @@ class SoftPermutation(_MatrixLike):
         """Return a SoftPermutation with the values of `hard()` and this one's gradient.
 
         It is the matrix that is replaced: in `P.straight_through() @ v` the scores receive the
-        soft gradient, and v that of the exact permutation.
+        soft gradient, and v that of the exact permutation (which knows no ties).
         """
         grafted = StraightThrough(self.hard()._operator, self._operator)
         return SoftPermutation(grafted, self._sorted, dim=self._dim, dtype=self._dtype)
@@ -220,18 +221,19 @@ class SoftPermutation(_MatrixLike):
 
     def _multiply(self, v: Array, keep: _Step, product: _Step) -> Array:
         """Apply a product of the kernels under the rules of matmul."""
-        v = self._values(v, "v")
+        v, dtype = self._values(v, "v")
         vector = v.ndim == 1
         if vector:
             v = v[:, None]
         _checks.check_length(v.shape[-2], self.shape[-1], "v (its last dimension but one, if any)")
-        y = self._cast(product(keep(widen(self._operator.wiring.xp, v))), v)
+        _checks.check_batch(v.shape[:-2], self.shape[:-2], "the batch dimensions of v")
+        y = self._operator.wiring.xp.astype(product(keep(v)), dtype, copy=False)
         return y[..., 0] if vector else y
 
     def _permute(self, x: Array, dim: int, keep: _Step, product: _Step) -> Array:
         """Apply a product of the kernels along one dimension of x, features as they come."""
         xp = self._operator.wiring.xp
-        x = self._values(x, "x")
+        x, dtype = self._values(x, "x")
         dim = _checks.check_dim(dim, x.ndim)
         batch, n = self.shape[:-2], self.shape[-1]
         _checks.check_length(x.shape[dim], n, f"x along dim {dim}")
@@ -239,20 +241,21 @@ class SoftPermutation(_MatrixLike):
         v = move_axis(xp, x, dim, min(len(batch), x.ndim - 1))
         features = tuple(v.shape[len(batch) + 1 :])
         lead = tuple(v.shape[: v.ndim - len(features) - 1])
-        _checks.check_batch(lead, batch)
+        _checks.check_batch(lead, batch, "the dimensions of x that come first, without dim,")
         v = xp.reshape(v, (*lead, n, math.prod(features)))
-        y = self._cast(product(keep(widen(xp, v))), x)
+        y = xp.astype(product(keep(v)), dtype, copy=False)
         y = xp.reshape(y, (*y.shape[:-1], *features))
         return move_axis(xp, y, len(batch), dim)
 
-    def _values(self, x: Array, name: str) -> Array:
-        """Check an array that P is applied to; integers become the scores' dtype."""
+    def _values(self, x: Array, name: str) -> tuple[Array, Any]:
+        """Check and widen an array that P is applied to; return the dtype of the result too."""
         wiring = wiring_of(**{name: x, "scores": self._operator.order})
+        xp = wiring.xp
         _checks.check_has_dimension(x, name)
-        if wiring.xp.isdtype(x.dtype, ("integral", "bool")):
-            return wiring.xp.astype(x, self._dtype)
-        _checks.check_floating(wiring.xp, x, name)
-        return x
+        if xp.isdtype(x.dtype, ("integral", "bool")):
+            return xp.astype(x, self._sorted.dtype), self._dtype
+        _checks.check_floating(xp, x, name)
+        return widen(xp, x), xp.result_type(self._dtype, x.dtype)
 
     def _keep_items(self, v: Array) -> Array:
         """Clear what v holds for masked items, NaN included."""
@@ -268,11 +271,9 @@ class SoftPermutation(_MatrixLike):
         count = xp.sum(xp.astype(valid, xp.int64), axis=-1, keepdims=True)
         return xp.where((arange_like(xp, valid.shape[-1], valid) < count)[..., None], u, 0.0)
 
-    def _cast(self, y: Array, like: Array | None = None) -> Array:
-        """Return y in the dtype of the scores, promoted by the array it was computed from."""
-        xp = self._operator.wiring.xp
-        dtype = self._dtype if like is None else xp.result_type(self._dtype, like.dtype)
-        return xp.astype(y, dtype, copy=False)
+    def _cast(self, y: Array) -> Array:
+        """Return y in the dtype of the scores."""
+        return self._operator.wiring.xp.astype(y, self._dtype, copy=False)
 
     def _along_dim(self, x: Array) -> Array:
         return move_axis(self._operator.wiring.xp, x, -1, self._dim)
@@ -281,17 +282,17 @@ class SoftPermutation(_MatrixLike):
         """Return rows as an integer array of positions 0..n-1; None stays None."""
         if rows is None:
             return None
-        op = self._operator
-        xp, n = op.wiring.xp, op.order.shape[-1]
+        order, wiring = self._operator.order, self._operator.wiring
+        xp, n = wiring.xp, order.shape[-1]
         if isinstance(rows, slice):
-            return arange_like(xp, n, op.order)[rows]
-        if not isinstance(rows, op.wiring.array_type):
-            rows = xp.asarray(
-                [operator.index(i) for i in ([rows] if _is_int(rows) else rows)],
-                dtype=xp.int64,
-                device=op.order.device,
-            )
-        _checks.check_rows(xp, rows, n, op.wiring.is_concrete(rows))
+            span = range(n)[rows]
+            return xp.arange(span.start, span.stop, span.step, dtype=xp.int64, device=order.device)
+        if find_wiring(rows) is None:
+            rows = _checks.check_row_numbers(rows)
+            rows = xp.asarray(rows, dtype=xp.int64, device=order.device)
+        wiring_of(rows=rows, scores=order)
+        _checks.check_rows(xp, rows, n, wiring.is_concrete(rows))
+        rows = rows[None] if rows.ndim == 0 else rows
         return xp.where(rows < 0, rows + n, rows)
 
 
@@ -330,5 +331,6 @@ class TransposedPermutation(_MatrixLike):
         return P._multiply(v, P._keep_positions, P._operator.apply_transposed)
 
 
-def _is_int(rows: Any) -> bool:
-    return isinstance(rows, numbers.Integral)
+def _is_single(rows: Any) -> bool:
+    """Tell whether `rows` asks for one row: its dimension is then dropped."""
+    return isinstance(rows, numbers.Integral) or getattr(rows, "ndim", None) == 0

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from softorder import _checks
 from softorder._array import Array, Wiring, any_infinite, take_along
 from softorder.kernels.operator import Operator
-from softorder.kernels.scores import MASKED, SortedScores, pick
+from softorder.kernels.scores import MASKED, SortedScores
 
 
 class RowSoftmax(Operator):
@@ -32,10 +33,9 @@ class RowSoftmax(Operator):
         self.logits = logits
 
     def log_rows(self, rows: Array | None = None) -> Array:
-        xp = self.wiring.xp
-        here = pick(self.wiring, self.scores.position_block, rows)[..., :, None]
-        apart = (here != self.scores.block[..., None, :]) | (here == MASKED)
-        return log_softmax(self.wiring, xp.where(apart, -math.inf, self.logits(rows)))
+        apart = self.scores.apart(rows)
+        logits = self.wiring.xp.where(apart, -math.inf, self.logits(rows))
+        return log_softmax(self.wiring, logits)
 
     def rows(self, rows: Array | None = None) -> Array:
         return self.wiring.xp.exp(self.log_rows(rows))
@@ -56,7 +56,7 @@ class RowSoftmax(Operator):
         log_p = self.log_rows()
         # Where p underflows to 0, so does p log p; where log p is -inf the product would be NaN.
         p = xp.exp(log_p)
-        return -xp.sum(p * xp.where(p == 0, 0.0, log_p), axis=-1)
+        return 0.0 - xp.sum(p * xp.where(p == 0, 0.0, log_p), axis=-1)
 
 
 def log_softmax(wiring: Wiring, logits: Array) -> Array:
@@ -85,31 +85,38 @@ def multiply(wiring: Wiring, matrix: Array, v: Array) -> Array:
 
 
 def distance(
-    wiring: Wiring, metric: float | Callable[[Array, Array], Array], a: Array, b: Array
+    scores: SortedScores, rows: Array | None, metric: float | Callable[[Array, Array], Array]
 ) -> Array:
-    """Return d(a, b) for a of shape (..., k, 1) and b of shape (..., 1, n).
+    """Return d(x_i, s_j) for sorted scores x at the positions `rows` and items s, (..., k, n).
 
-    d(a, a) is the constant 0: coincident pairs are kept away from the metric, so that they
-    contribute nothing to any derivative, not even a NaN.
+    d(a, a) is the constant 0: coincident pairs contribute nothing to any derivative, not even a
+    NaN. Pairs of different blocks get some finite number.
 
     Args:
-        wiring: The framework of the arrays.
+        scores: The sorted scores.
+        rows: Positions; None for all.
         metric: A power p for |a - b|^p, or a callable on arrays of one shape.
-        a: The sorted scores.
-        b: The scores of the items.
     """
-    xp = wiring.xp
+    xp = scores.wiring.xp
+    a, b = scores.at(rows)[..., :, None], scores.items[..., None, :]
     # These two have the right derivatives at 0 as they stand.
     if metric == 1.0:
-        return xp.abs(a - b)
+        return xp.abs(_bounded(xp, a - b, 1.0))
     if metric == 2.0:
-        return xp.square(a - b)
-    coincide = a == b
-    # Any two different numbers would do; these two are in the domain of log, sqrt and logit too.
-    a, b = xp.where(coincide, 0.25, a), xp.where(coincide, 0.75, b)
+        return xp.square(_bounded(xp, a - b, 2.0))
+    # Keep the metric away from pairs that do not count. Any two different numbers would do in
+    # their place; these two are in the domain of log, sqrt and logit too.
+    ignored = (a == b) | scores.apart(rows)
+    a, b = xp.where(ignored, 0.25, a), xp.where(ignored, 0.75, b)
     if callable(metric):
         d = metric(a, b)
-        _checks.check_distance(d, coincide.shape)
+        _checks.check_distance(d, ignored.shape)
     else:
-        d = xp.abs(a - b) ** metric
-    return xp.where(coincide, 0.0, d)
+        d = xp.abs(_bounded(xp, a - b, metric)) ** metric
+    return xp.where(ignored, 0.0, d)
+
+
+def _bounded(xp: Any, u: Array, power: float) -> Array:
+    """Return u, cut off where |u|^power would overflow and its gradient be zero times infinity."""
+    bound = 0.5 * float(xp.finfo(u.dtype).max) ** (1 / max(power, 1.0))
+    return xp.where(xp.abs(u) > bound, bound, u)

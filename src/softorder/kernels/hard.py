@@ -74,7 +74,7 @@ class StraightThrough(Operator):
 
     def _graft(self, value: Array, slope: Array) -> Array:
         xp = self.wiring.xp
-        slope = xp.where(xp.isfinite(slope), slope, 0.0)
+        slope = xp.where(xp.isinf(slope), 0.0, slope)
         return value + (slope - self.wiring.stop_gradient(slope))
 
     def rows(self, rows: Array | None = None) -> Array:

@@ -38,6 +38,11 @@ class SortedScores:
         """Return the sorted scores at the positions `rows`, (..., k); None means all."""
         return pick(self.wiring, self.positions, rows)
 
+    def apart(self, rows: Array | None) -> Array:
+        """Tell which items have weight zero at the positions `rows`, (..., k, n): other blocks."""
+        here = pick(self.wiring, self.position_block, rows)[..., :, None]
+        return (here != self.block[..., None, :]) | (here == MASKED)
+
     def sorted(self) -> Array:
         """Return the scores in decreasing order, infinities included, 0 where masked."""
         xp = self.wiring.xp
@@ -68,8 +73,10 @@ def sort_scores(wiring: Wiring, scores: Array, valid: Array | None) -> SortedSco
     if valid is not None:
         scores = xp.where(valid, scores, -math.inf)
     order = _descending(wiring, scores, valid)
-    # A NaN spoils the whole batch row, infinite items included.
-    scores = xp.where(xp.any(xp.isnan(scores), axis=-1, keepdims=True), math.nan, scores)
+    # A NaN spoils the whole batch row, infinite items included, in values and in gradients:
+    # added, not put in place of the scores, so that the gradient goes through it.
+    spoiled = xp.any(xp.isnan(scores), axis=-1, keepdims=True)
+    scores = scores + xp.astype(xp.where(spoiled, math.nan, 0.0), scores.dtype)
 
     block = xp.astype(scores == math.inf, xp.int8) * PLUS_INFINITY
     block = block + xp.astype(scores == -math.inf, xp.int8) * MINUS_INFINITY

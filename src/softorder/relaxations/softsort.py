@@ -58,8 +58,7 @@ class SoftSort(PermutationRelaxation):
         tau, metric = _per_row(self.tau, scores), _power_or_callable(self.metric)
 
         def logits(rows: Array | None) -> Array:
-            x, s = scores.at(rows)[..., :, None], scores.items[..., None, :]
-            return -distance(scores.wiring, metric, x, s) / tau
+            return -distance(scores, rows, metric) / tau
 
         return RowSoftmax(scores, logits)
 
@@ -76,9 +75,13 @@ def _power_or_callable(metric: Any) -> float | Callable[[Any, Any], Any]:
 
 def _per_row(tau: Any, scores: SortedScores) -> Any:
     """Return tau ready to divide (..., k, n): a number, or an array of shape (..., 1, 1)."""
+    xp, dtype = scores.wiring.xp, scores.items.dtype
+    smallest = float(xp.finfo(dtype).smallest_normal)
     if isinstance(tau, numbers.Real):
-        return float(tau)
+        return _checks.check_positive_number(tau, "tau", smallest=smallest)
     wiring = wiring_of(scores=scores.items, tau=tau)
-    batch = scores.items.shape[:-1]
-    _checks.check_temperature_array(wiring.xp, tau, batch, wiring.is_concrete(tau))
-    return wiring.xp.astype(tau, scores.items.dtype)[..., None, None]
+    _checks.check_floating(xp, tau, "tau")
+    _checks.check_temperature_shape(tau.shape, scores.items.shape[:-1])
+    if wiring.is_concrete(tau):
+        _checks.check_temperatures(xp, xp.astype(tau, dtype), smallest)
+    return xp.astype(tau, dtype)[..., None, None]

@@ -13,6 +13,8 @@ from softorder._array import Wiring
 def _is_concrete(x: torch.Tensor) -> bool:
     if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
         return False
+    if torch._C._get_tracing_state() is not None:  # torch.jit.trace
+        return False
     return x.device.type == "cpu" and not is_functorch_wrapped_tensor(x)
 
 
@@ -40,8 +42,11 @@ def _take_along_axis(x: torch.Tensor, index: torch.Tensor, axis: int) -> torch.T
 
 
 def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    # Autocast would do the one thing that half types must not do here: add up in half.
-    with torch.autocast(a.device.type, enabled=False):
+    device = a.device.type
+    if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+        return torch.matmul(a, b)
+    # It would do the one thing that half types must not do here: add up in half.
+    with torch.autocast(device, enabled=False):
         return torch.matmul(a, b)
 
 

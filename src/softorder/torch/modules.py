@@ -14,6 +14,8 @@ from softorder import _checks
 from softorder.permutation import SoftPermutation
 from softorder.relaxations.softsort import Metric
 
+_TAU = "Pass a number > 0; learnable_tau=True makes it learn, P.hard() is the limit tau -> 0."
+
 
 class SoftSort(nn.Module, softorder.Relaxation):
     """`softorder.SoftSort` as a module: a relaxation, with an optionally learnable temperature.
@@ -39,7 +41,10 @@ class SoftSort(nn.Module, softorder.Relaxation):
         self, tau: float = 1.0, metric: Metric = "abs", *, learnable_tau: bool = False
     ) -> None:
         super().__init__()
-        softorder.SoftSort(tau, metric)  # the same checks, and the same messages
+        _checks.check_positive_number(
+            tau, "tau", "Pass a number; learnable_tau=True makes it learn."
+        )
+        softorder.SoftSort(tau, metric)  # checks the metric
         self.log_tau = nn.Parameter(torch.tensor(math.log(tau))) if learnable_tau else None
         self._initial_tau = float(tau)
         self.metric: Any = metric
@@ -101,13 +106,17 @@ class PowerMetric(nn.Module):
 class _Operation(nn.Module):
     """An operation with its arguments fixed: what every module below shares.
 
-    A number for `how` becomes a `SoftSort` module; relaxations that are modules are registered.
+    A number for `how`, or a `softorder.SoftSort`, becomes a `SoftSort` module; relaxations that
+    are modules are registered, so that their parameters learn.
     """
 
     def __init__(self, how: Any, learnable_tau: bool, **arguments: Any) -> None:
         super().__init__()
-        is_number = isinstance(how, (int, float)) and not isinstance(how, bool)
-        if learnable_tau and not is_number:
+        relaxation = softorder.as_relaxation(how)
+        if isinstance(relaxation, softorder.SoftSort):
+            # As a module, so that what learns in it is registered.
+            relaxation = SoftSort(relaxation.tau, relaxation.metric, learnable_tau=learnable_tau)
+        elif learnable_tau:
             raise ValueError(
                 _checks.message(
                     "learnable_tau=True needs a number, the temperature to begin with",
@@ -115,10 +124,7 @@ class _Operation(nn.Module):
                     "Give the relaxation a temperature that learns instead.",
                 )
             )
-        if is_number:
-            self.how = SoftSort(how, learnable_tau=learnable_tau)
-        else:
-            self.how = softorder.as_relaxation(how)
+        self.how = relaxation
         self.arguments = arguments
 
     def extra_repr(self) -> str:
