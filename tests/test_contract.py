@@ -68,6 +68,14 @@ def test_any_batch_shape_and_any_dim(how, operation, x, dim):
 
 
 @every_pair
+def test_thousands_of_batch_rows(how, operation, generator):
+    x = torch.randn(5000, 6, generator=generator, dtype=torch.float64)
+    y, some = operation(x, how), torch.tensor([0, 1, 2500, 4999])
+    batch = 1 if operation is OPERATIONS["quantiles"] else 0
+    close(y.index_select(batch, some), operation(x[some], how), VALUES)
+
+
+@every_pair
 @pytest.mark.parametrize("shape", [(0, 4), (3, 0, 4), (0, 2, 4)])
 def test_an_empty_batch(how, operation, shape):
     y = operation(torch.zeros(shape), how)

@@ -5,9 +5,9 @@ import pathlib
 import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
-import tomllib
 import yaml
 
 import softorder

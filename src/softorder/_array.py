@@ -126,6 +126,11 @@ def arange_like(xp: Any, n: int, like: Array) -> Array:
     return xp.arange(n, dtype=xp.int64, device=like.device)
 
 
+def count_valid(xp: Any, valid: Array) -> Array:
+    """Return how many items take part along the last dimension, which is kept with length 1."""
+    return xp.sum(xp.astype(valid, xp.int64), axis=-1, keepdims=True)
+
+
 def take_along(wiring: Wiring, x: Array, index: Array, axis: int) -> Array:
     """Return take_along_axis(x, index), batch dimensions broadcast; axis counts from the end."""
     ndim = max(x.ndim, index.ndim)

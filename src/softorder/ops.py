@@ -17,6 +17,7 @@ from softorder._array import (
     Array,
     Wiring,
     arange_like,
+    count_valid,
     find_wiring,
     move_axis,
     widen,
@@ -268,7 +269,7 @@ def quantile(
     if mask is None:
         y = _interpolate(wiring, P, values, q, values.shape[-1])
     else:
-        count = _count(xp, move_axis(xp, xp.broadcast_to(mask, x.shape), dim, -1))
+        count = count_valid(xp, move_axis(xp, xp.broadcast_to(mask, x.shape), dim, -1))
         y = _interpolate(wiring, P, values, q, count)
         y = xp.where(count == 0, math.nan, y)
     y = move_axis(xp, xp.astype(y, x.dtype, copy=False), -1, 0)
@@ -369,7 +370,7 @@ def knn(
     taking_part = None if mask is None else xp.broadcast_to(mask[..., None, :], scores.shape)
     weights = topk_mask(scores, k, how, mask=taking_part)
     # Where fewer than k take part, their rows are all there is to average.
-    total = k if mask is None else xp.clip(_count(xp, taking_part), min=1, max=k)
+    total = k if mask is None else xp.clip(count_valid(xp, taking_part), min=1, max=k)
     weights = weights / total
     if labels is not None:
         _checks.check_labels(xp, labels, neighbors.shape[:-1])
@@ -402,11 +403,6 @@ def _squared_distances(wiring: Wiring, query: Array, neighbors: Array, mask: Arr
     lengths = xp.sum(xp.square(neighbors), axis=-1)[..., None, :]
     squared = xp.sum(xp.square(query), axis=-1)[..., :, None] + lengths - 2 * inner
     return xp.astype(xp.where(away[..., None, :], math.inf, squared), dtype)
-
-
-def _count(xp: Any, mask: Array) -> Array:
-    """Return how many take part along the last dimension, which is kept."""
-    return xp.sum(xp.astype(mask, xp.int64), axis=-1, keepdims=True)
 
 
 def as_relaxation(how: How) -> Any:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 import numbers
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from softorder import _checks
-from softorder._array import Array, arange_like, find_wiring, move_axis, widen, wiring_of
+from softorder._array import (
+    Array,
+    arange_like,
+    count_valid,
+    find_wiring,
+    move_axis,
+    widen,
+    wiring_of,
+)
 from softorder.kernels.hard import Flipped, Hard, StraightThrough
 from softorder.kernels.operator import Operator
 from softorder.kernels.scores import pick
@@ -16,14 +25,15 @@ from softorder.kernels.scores import pick
 _Step: TypeAlias = Callable[[Array], Array]
 
 
-class _MatrixLike:
+class _MatrixLike(ABC):
     """`@` from the left, and a clear error from the right."""
 
     # NumPy then leaves `array @ P` to __rmatmul__ instead of looking for elements in P.
     __array_ufunc__ = None
 
+    @abstractmethod
     def _matmul(self, v: Array) -> Array:
-        raise NotImplementedError
+        """Return this times v, under the rules of matmul."""
 
     def __matmul__(self, v: Array) -> Array:
         return self._matmul(v)
@@ -42,8 +52,8 @@ class _MatrixLike:
         """Serve torch.matmul(P, v), and `P @ v` inside torch.compile.
 
         The compiler does not look for `__matmul__` when the other side is a tensor; it asks here,
-        and with the two sides exchanged (seen with torch 2.13). `v @ P` looks the same there, but
-        being an error outside, it has no other meaning to be confused with.
+        and with the two sides exchanged (seen with torch 2.13), so that `v @ P` looks the same.
+        Hence `v @ P` is an error everywhere else: it must not have a meaning that changes.
         """
         if func.__name__ != "matmul" or len(args) != 2:
             return NotImplemented
@@ -268,8 +278,8 @@ class SoftPermutation(_MatrixLike):
         if valid is None:
             return u
         xp = self._operator.wiring.xp
-        count = xp.sum(xp.astype(valid, xp.int64), axis=-1, keepdims=True)
-        return xp.where((arange_like(xp, valid.shape[-1], valid) < count)[..., None], u, 0.0)
+        kept = arange_like(xp, valid.shape[-1], valid) < count_valid(xp, valid)
+        return xp.where(kept[..., None], u, 0.0)
 
     def _cast(self, y: Array) -> Array:
         """Return y in the dtype of the scores."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from softorder._array import Array, Wiring, arange_like, take_along
+from softorder._array import Array, Wiring, arange_like, count_valid, take_along
 from softorder.kernels.operator import Operator
 from softorder.kernels.scores import pick
 
@@ -117,7 +117,7 @@ class Flipped(Operator):
         here = arange_like(xp, order.shape[-1], order) if rows is None else rows
         if valid is None:
             return order.shape[-1] - 1 - here
-        count = xp.sum(xp.astype(valid, xp.int64), axis=-1, keepdims=True)
+        count = count_valid(xp, valid)
         return xp.where(here < count, count - 1 - here, here)
 
     def _flip_positions(self, x: Array) -> Array:

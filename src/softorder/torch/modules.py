@@ -135,7 +135,21 @@ class _Operation(nn.Module):
         return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
 
-class Sort(_Operation):
+class _Directed(_Operation):
+    """An operation along a dimension, in increasing or decreasing order."""
+
+    def __init__(
+        self,
+        how: Any = 1.0,
+        *,
+        dim: int = -1,
+        descending: bool = False,
+        learnable_tau: bool = False,
+    ) -> None:
+        super().__init__(how, learnable_tau, dim=dim, descending=descending)
+
+
+class Sort(_Directed):
     """`softorder.sort` as a module.
 
     Args:
@@ -145,22 +159,12 @@ class Sort(_Operation):
         learnable_tau: Make the temperature a parameter.
     """
 
-    def __init__(
-        self,
-        how: Any = 1.0,
-        *,
-        dim: int = -1,
-        descending: bool = False,
-        learnable_tau: bool = False,
-    ) -> None:
-        super().__init__(how, learnable_tau, dim=dim, descending=descending)
-
     def forward(self, x: Tensor, *, by: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Sort x, or sort it by other keys."""
         return softorder.sort(x, self.how, by=by, mask=mask, **self.arguments)
 
 
-class Rank(_Operation):
+class Rank(_Directed):
     """`softorder.rank` as a module.
 
     Args:
@@ -169,16 +173,6 @@ class Rank(_Operation):
         descending: Give rank 1 to the largest.
         learnable_tau: Make the temperature a parameter.
     """
-
-    def __init__(
-        self,
-        how: Any = 1.0,
-        *,
-        dim: int = -1,
-        descending: bool = False,
-        learnable_tau: bool = False,
-    ) -> None:
-        super().__init__(how, learnable_tau, dim=dim, descending=descending)
 
     def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Rank x."""
