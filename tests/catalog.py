@@ -44,8 +44,17 @@ def every_relaxation():
 RELAXATIONS = list(every_relaxation())
 
 
+# The field that makes a relaxation hard as it goes to 0; None for one that has none.
+TEMPERATURE = {"SoftSort": "tau"}
+
+
+def cold(how, temperature=1e-9):
+    """Return the same relaxation close to its hard limit."""
+    return dataclasses.replace(how, **{TEMPERATURE[type(how).__name__]: temperature})
+
+
 def with_tau(how, tau):
-    """Return the same relaxation at another temperature."""
+    """Return the same relaxation at another tau."""
     return dataclasses.replace(how, tau=tau)
 
 
@@ -115,4 +124,5 @@ def few_pairs():
 
 WITH_MATRIX = [how for how in RELAXATIONS if hasattr(how.values[0], "permutation")]
 WITH_TAU = [how for how in RELAXATIONS if hasattr(how.values[0], "tau")]
+WITH_LIMIT = [how for how in RELAXATIONS if TEMPERATURE[type(how.values[0]).__name__]]
 EVERY_PAIR = pairs(OPERATIONS)

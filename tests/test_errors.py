@@ -301,7 +301,7 @@ CASES = {
         ValueError,
         "needs a number",
         "SoftSort",
-        "instead",
+        "nn.Module",
     ),
     "a module with a tensor tau": (
         lambda: Sort(torch.tensor(0.5, requires_grad=True)),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import oracles
 import softorder as so
 import strategies as our
+from softorder.kernels.dense import RowSoftmax
 from tolerances import VALUES, close
 
 
@@ -29,6 +30,7 @@ def P(scores):
 def test_shape_and_repr(P):
     assert P.shape == (3, 5, 5)
     assert P.T.shape == (3, 5, 5)
+    assert P.dtype == torch.float64
     assert repr(P) == "SoftPermutation(shape=(3, 5, 5), dtype=torch.float64, dim=-1)"
     assert repr(P.T) == repr(P) + ".T"
 
@@ -270,6 +272,48 @@ def test_mixed_precision_is_promoted(generator):
     assert (P @ v).dtype == torch.float64
     assert (P @ v.half()).dtype == torch.float32
     assert (so.SoftSort(0.5)(s.half()) @ s.half()).dtype == torch.float16
+
+
+def test_the_transpose_of_some_rows(P, generator):
+    u = torch.randn(3, 2, generator=generator, dtype=torch.float64)
+    for Q in (P, P.flip(), P.hard(), P.straight_through()):
+        for rows, index in (([0, 3], [0, 3]), (slice(1, 3), [1, 2])):
+            expected = torch.einsum("bij,bi->bj", Q.matrix()[:, index], u)
+            close(Q.T.apply(u, rows=rows), expected, VALUES)
+        one = torch.einsum("bj,b->bj", Q.matrix()[:, 4], u[:, 0])
+        close(Q.T.apply(u[:, :1], rows=4), one, VALUES)
+
+
+def test_the_transpose_of_some_rows_under_a_mask():
+    mask = torch.tensor([True, False, True])
+    P = so.SoftSort(1.0)(torch.tensor([1.0, 5.0, 2.0]), mask=mask)
+    spread = P.T.apply(torch.tensor([1.0, torch.nan]), rows=[0, 2])
+    close(spread, P.matrix()[0], VALUES)
+
+
+def test_an_array_is_not_made_without_a_word(P):
+    with pytest.raises(TypeError, match=r"got SoftPermutation\. Call \.matrix\(\)"):
+        np.asarray(P)
+
+
+def test_logits_of_the_wrong_shape_are_an_error():
+    class Careless(so.PermutationRelaxation):
+        def operator(self, scores):
+            return RowSoftmax(scores, lambda rows: scores.items)
+
+    with pytest.raises(ValueError, match=r"must have the shape \(3, 3\); got .*\(3,\).* Rows are"):
+        so.sort(np.ones(3), Careless())
+
+
+def test_logits_that_overflow_are_nan_not_zero():
+    class Overflowing(so.PermutationRelaxation):
+        def operator(self, scores):
+            return RowSoftmax(
+                scores, lambda rows: scores.items[..., None, :] * np.full((3, 1), -1e300)
+            )
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert np.isnan(so.sort(np.full(3, 1e300), Overflowing())).all()
 
 
 def test_the_wrong_side_of_matmul_is_an_error(P):

@@ -35,8 +35,8 @@ def not_an_array(name: str, value: object, frameworks: Sequence[str]) -> str:
     return message(
         f"{name} must be an array of {' or '.join(frameworks)}",
         describe(value),
-        "Convert it first, for example with torch.tensor(...) or numpy.asarray(...); "
-        "what a masked array hides goes into mask=.",
+        "Convert it first, for example with torch.tensor(...) or numpy.asarray(...)"
+        + ("; what it masks goes into mask=." if "Masked" in type(value).__name__ else "."),
     )
 
 
@@ -103,7 +103,8 @@ def check_broadcasts(shape: Sequence[int], target: Sequence[int], what: str, fix
 
 def check_batch(lead: Sequence[int], batch: Sequence[int], what: str) -> None:
     """Check that leading dimensions and a permutation's batch broadcast to each other."""
-    pairs = zip(reversed(lead), reversed(batch), strict=False)
+    shared = min(len(lead), len(batch))
+    pairs = zip(lead[len(lead) - shared :], batch[len(batch) - shared :], strict=True)
     if any(a != b and a != 1 and b != 1 for a, b in pairs):
         raise ValueError(
             message(
@@ -131,13 +132,26 @@ def check_mask(xp: Any, mask: Any, shape: Sequence[int]) -> None:
     )
 
 
-_HARD = "For the limit tau -> 0 take the exact permutation: SoftSort()(scores).hard()."
+_HARD = "For the limit tau -> 0 take the exact permutation: P.hard()."
+_NUMBER = "Pass a number such as 0.1, or an array with one for each batch row."
 
 
-def check_positive_number(value: Any, name: str, fix: str = _HARD, smallest: float = 0.0) -> float:
-    """Return a positive, finite number; `smallest` is the least one that the scores' dtype has."""
+def check_positive_number(
+    value: Any, name: str, fix: str | None = None, smallest: float = 0.0
+) -> float:
+    """Return a positive, finite number.
+
+    Args:
+        value: What was given.
+        name: What it is called.
+        fix: The third part of the message; what is said of a temperature if None.
+        smallest: The least normal number of the scores' dtype.
+    """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(message(f"{name} must be a positive number", describe(value), fix))
+        raise TypeError(
+            message(f"{name} must be a positive number", describe(value), fix or _NUMBER)
+        )
+    fix = fix or _HARD
     number = float(value)
     if not 0 < number < math.inf:
         raise ValueError(message(f"{name} must be positive and finite", value, fix))
@@ -257,7 +271,7 @@ def check_permutation(
             message(
                 "a permutation holds integer indices",
                 f"dtype {permutation.dtype}",
-                "Pass indices such as P.order or torch.argsort(...), not one-hot rows.",
+                "Pass indices such as P.order or keys.argsort(descending=True), not one-hot rows.",
             )
         )
     check_length(permutation.shape[-1], n, "a permutation")
@@ -268,7 +282,7 @@ def check_permutation(
             message(
                 f"a permutation holds each of 0..{n - 1} once",
                 permutation,
-                "Pass indices counted from 0, such as P.order or torch.argsort(...).",
+                "Pass indices counted from 0, such as P.order or keys.argsort(descending=True).",
             )
         )
 
@@ -307,15 +321,28 @@ def check_rows(xp: Any, rows: Any, n: int, concrete: bool) -> None:
         )
 
 
+def _check_shape(value: Any, shape: Sequence[int], what: str, fix: str) -> None:
+    if getattr(value, "shape", None) is None or tuple(value.shape) != tuple(shape):
+        raise ValueError(message(f"{what} {tuple(shape)}", describe(value), fix))
+
+
 def check_distance(distance: Any, shape: Sequence[int]) -> None:
-    if getattr(distance, "shape", None) is None or tuple(distance.shape) != tuple(shape):
-        raise ValueError(
-            message(
-                f"a metric d(a, b) must work element by element: shape {tuple(shape)} out",
-                describe(distance),
-                "Return for example (a - b).abs() ** 1.5; reduce nothing.",
-            )
-        )
+    _check_shape(
+        distance,
+        shape,
+        "a metric d(a, b) must work element by element and return the shape",
+        "Return for example (a - b).abs() ** 1.5; reduce nothing.",
+    )
+
+
+def check_logits(logits: Any, shape: Sequence[int]) -> None:
+    _check_shape(
+        logits,
+        shape,
+        "the logits of a relaxation must have the shape",
+        "Rows are the positions asked for, columns the items: scores.at(rows)[..., :, None] and "
+        "scores.items[..., None, :].",
+    )
 
 
 def check_points(xp: Any, query: Any, neighbors: Any) -> None:

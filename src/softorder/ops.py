@@ -220,9 +220,9 @@ def topk_mask(
     """
     P = _permutation(as_relaxation(how), x, dim, mask)
     xp = wiring_of(x=x).xp
-    n = x.shape[dim]
-    first = xp.astype(arange_like(xp, n, x) < _checks.check_count(k, n), widen(xp, x).dtype)
-    share = (P if largest else P.flip()).T @ first
+    k = _checks.check_count(k, x.shape[dim])
+    ones = xp.ones(k, dtype=widen(xp, x).dtype, device=x.device)
+    share = (P if largest else P.flip()).T.apply(ones, rows=slice(0, k))
     return xp.astype(move_axis(xp, share, -1, dim), x.dtype, copy=False)
 
 
@@ -284,7 +284,8 @@ def _interpolate(wiring: Wiring, P: SoftPermutation, values: Array, q: Array, co
     if values.shape[-1] == 0:
         shape = (*values.shape[:-1], q.shape[0])
         return xp.full(shape, math.nan, dtype=values.dtype, device=values.device)
-    place = xp.clip(q * (count - 1), min=0.0)
+    place = q * (count - 1)
+    place = xp.where(place < 0, 0.0, place)  # no valid item: the caller knows
     low = wiring.stop_gradient(xp.floor(place))
     weight = place - low
     low = xp.astype(low, xp.int64)
@@ -370,8 +371,10 @@ def knn(
     taking_part = None if mask is None else xp.broadcast_to(mask[..., None, :], scores.shape)
     weights = topk_mask(scores, k, how, mask=taking_part)
     # Where fewer than k take part, their rows are all there is to average.
-    total = k if mask is None else xp.clip(count_valid(xp, taking_part), min=1, max=k)
-    weights = weights / total
+    if mask is not None:
+        count = count_valid(xp, taking_part)
+        k = xp.where(count > k, k, xp.where(count == 0, 1, count))
+    weights = weights / k
     if labels is not None:
         _checks.check_labels(xp, labels, neighbors.shape[:-1])
         seen = labels if mask is None else xp.where(mask, labels, 0)
@@ -397,7 +400,7 @@ def _squared_distances(wiring: Wiring, query: Array, neighbors: Array, mask: Arr
     neighbors = xp.where(counts, neighbors, 0.0)
     number = xp.sum(xp.astype(counts, xp.float64), axis=-2, keepdims=True)
     total = xp.sum(neighbors, axis=-2, keepdims=True)
-    origin = wiring.stop_gradient(total / xp.clip(number, min=1.0))
+    origin = wiring.stop_gradient(total / xp.where(number == 0, 1.0, number))
     query, neighbors = query - origin, xp.where(counts, neighbors - origin, 0.0)
     inner = wiring.matmul(query, xp.matrix_transpose(neighbors))
     lengths = xp.sum(xp.square(neighbors), axis=-1)[..., None, :]

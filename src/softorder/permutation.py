@@ -38,6 +38,14 @@ class _MatrixLike(ABC):
     def __matmul__(self, v: Array) -> Array:
         return self._matmul(v)
 
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse to become an array without a word: it has n^2 entries."""
+        raise TypeError(
+            _checks.message(
+                "an array is asked for", type(self).__name__, "Call .matrix() to build the matrix."
+            )
+        )
+
     def __rmatmul__(self, v: Array) -> Array:
         raise TypeError(
             _checks.message(
@@ -107,6 +115,11 @@ class SoftPermutation(_MatrixLike):
         return (*shape, shape[-1])
 
     @property
+    def dtype(self) -> Any:
+        """The dtype of the scores, and of what comes out."""
+        return self._dtype
+
+    @property
     def order(self) -> Array:
         """The exact argsort, decreasing, along the scores' own `dim`; masked items last."""
         return self._along_dim(self._operator.order)
@@ -147,7 +160,8 @@ class SoftPermutation(_MatrixLike):
                    [ 1., 10.]])
         """
         index = self._row_index(rows)
-        y = self._permute(x, dim, self._keep_items, lambda v: self._operator.apply(v, index))
+        n = self.shape[-1]
+        y = self._permute(x, dim, n, self._keep_items, lambda v: self._operator.apply(v, index))
         if not _is_single(rows):
             return y
         return self._operator.wiring.xp.squeeze(y, axis=_checks.check_dim(dim, x.ndim))
@@ -180,9 +194,10 @@ class SoftPermutation(_MatrixLike):
         not normalised over permutations.
 
         Args:
-            permutation: Indices as in `order`, along the scores' own `dim`; one vector serves
-                the whole batch. Under a mask the valid items come first, as they do in `order`;
-                positions past their number are skipped.
+            permutation: Which item stands at each position, the largest score first, as in
+                `order`: `keys.argsort(descending=True)`, along the scores' own `dim`. One vector
+                serves the whole batch. Under a mask the valid items come first; positions past
+                their number are skipped. For increasing order: `P.flip().log_prob(...)`.
 
         Returns:
             The batch shape.
@@ -240,19 +255,19 @@ class SoftPermutation(_MatrixLike):
         y = self._operator.wiring.xp.astype(product(keep(v)), dtype, copy=False)
         return y[..., 0] if vector else y
 
-    def _permute(self, x: Array, dim: int, keep: _Step, product: _Step) -> Array:
+    def _permute(self, x: Array, dim: int, length: int, keep: _Step, product: _Step) -> Array:
         """Apply a product of the kernels along one dimension of x, features as they come."""
         xp = self._operator.wiring.xp
         x, dtype = self._values(x, "x")
         dim = _checks.check_dim(dim, x.ndim)
-        batch, n = self.shape[:-2], self.shape[-1]
-        _checks.check_length(x.shape[dim], n, f"x along dim {dim}")
+        batch = self.shape[:-2]
+        _checks.check_length(x.shape[dim], length, f"x along dim {dim}")
         # (batch, n, features), features flattened; an x shared by the batch has none.
         v = move_axis(xp, x, dim, min(len(batch), x.ndim - 1))
         features = tuple(v.shape[len(batch) + 1 :])
         lead = tuple(v.shape[: v.ndim - len(features) - 1])
         _checks.check_batch(lead, batch, "the dimensions of x that come first, without dim,")
-        v = xp.reshape(v, (*lead, n, math.prod(features)))
+        v = xp.reshape(v, (*lead, length, math.prod(features)))
         y = xp.astype(product(keep(v)), dtype, copy=False)
         y = xp.reshape(y, (*y.shape[:-1], *features))
         return move_axis(xp, y, len(batch), dim)
@@ -272,14 +287,14 @@ class SoftPermutation(_MatrixLike):
         valid = self._operator.valid
         return v if valid is None else self._operator.wiring.xp.where(valid[..., None], v, 0.0)
 
-    def _keep_positions(self, u: Array) -> Array:
+    def _keep_positions(self, u: Array, rows: Array | None = None) -> Array:
         """Clear what u holds for positions past the number of valid items."""
         valid = self._operator.valid
         if valid is None:
             return u
         xp = self._operator.wiring.xp
-        kept = arange_like(xp, valid.shape[-1], valid) < count_valid(xp, valid)
-        return xp.where(kept[..., None], u, 0.0)
+        place = arange_like(xp, valid.shape[-1], valid) if rows is None else rows
+        return xp.where((place < count_valid(xp, valid))[..., None], u, 0.0)
 
     def _cast(self, y: Array) -> Array:
         """Return y in the dtype of the scores."""
@@ -323,10 +338,27 @@ class TransposedPermutation(_MatrixLike):
         """The permutation itself."""
         return self._permutation
 
-    def apply(self, u: Array, dim: int = -1) -> Array:
-        """Spread u, given by position along `dim`, over the items; as `SoftPermutation.apply`."""
+    def apply(self, u: Array, dim: int = -1, *, rows: Any = None) -> Array:
+        """Spread u, given by position along `dim`, over the items; as `SoftPermutation.apply`.
+
+        Args:
+            u: Values; along `dim` one for each position.
+            dim: The dimension of u to spread.
+            rows: The positions that u is given at, as in `SoftPermutation.rows`; zero at all
+                others. Default: all positions.
+
+        Returns:
+            u with `dim` replaced by the items.
+        """
         P = self._permutation
-        return P._permute(u, dim, P._keep_positions, P._operator.apply_transposed)
+        index = P._row_index(rows)
+        return P._permute(
+            u,
+            dim,
+            P.shape[-1] if index is None else index.shape[-1],
+            lambda v: P._keep_positions(v, index),
+            lambda v: P._operator.apply_transposed(v, index),
+        )
 
     def matrix(self) -> Array:
         """Build the dense matrix, (..., n, n): items and positions are the last two dimensions."""

@@ -12,7 +12,7 @@ from typing import Any
 from softorder import _checks
 from softorder._array import Array, Wiring, any_infinite, take_along
 from softorder.kernels.operator import Operator
-from softorder.kernels.scores import MASKED, SortedScores
+from softorder.kernels.scores import MASKED, SortedScores, pick
 
 
 class RowSoftmax(Operator):
@@ -33,9 +33,11 @@ class RowSoftmax(Operator):
         self.logits = logits
 
     def log_rows(self, rows: Array | None = None) -> Array:
-        apart = self.scores.apart(rows)
-        logits = self.wiring.xp.where(apart, -math.inf, self.logits(rows))
-        return log_softmax(self.wiring, logits)
+        apart, logits = self.scores.apart(rows), self.logits(rows)
+        _checks.check_logits(logits, apart.shape)
+        logits = self.wiring.xp.where(apart, -math.inf, logits)
+        padding = pick(self.wiring, self.scores.position_block, rows)[..., :, None] == MASKED
+        return log_softmax(self.wiring, logits, padding)
 
     def rows(self, rows: Array | None = None) -> Array:
         return self.wiring.xp.exp(self.log_rows(rows))
@@ -43,8 +45,8 @@ class RowSoftmax(Operator):
     def apply(self, v: Array, rows: Array | None = None) -> Array:
         return multiply(self.wiring, self.rows(rows), v)
 
-    def apply_transposed(self, u: Array) -> Array:
-        return multiply(self.wiring, self.wiring.xp.matrix_transpose(self.rows()), u)
+    def apply_transposed(self, u: Array, rows: Array | None = None) -> Array:
+        return multiply(self.wiring, self.wiring.xp.matrix_transpose(self.rows(rows)), u)
 
     def log_prob(self, permutation: Array) -> Array:
         xp = self.wiring.xp
@@ -59,15 +61,19 @@ class RowSoftmax(Operator):
         return 0.0 - xp.sum(p * xp.where(p == 0, 0.0, log_p), axis=-1)
 
 
-def log_softmax(wiring: Wiring, logits: Array) -> Array:
-    """Return log softmax over the last axis; a row of -inf alone stays -inf (a zero row)."""
+def log_softmax(wiring: Wiring, logits: Array, padding: Array) -> Array:
+    """Return log softmax over the last axis.
+
+    Rows of `padding` (..., k, 1) have no item: they stay -inf. Any other row whose logits have
+    all overflowed becomes NaN; it must not pass for one of them.
+    """
     xp = wiring.xp
     if logits.shape[-1] == 0:
         return logits
     largest = wiring.stop_gradient(xp.max(logits, axis=-1, keepdims=True))
-    shifted = logits - xp.where(largest == -math.inf, 0.0, largest)
+    shifted = logits - xp.where(padding, 0.0, largest)
     total = xp.sum(xp.exp(shifted), axis=-1, keepdims=True)
-    return shifted - xp.log(xp.where(total == 0, 1.0, total))
+    return shifted - xp.log(xp.where(padding, 1.0, total))
 
 
 def multiply(wiring: Wiring, matrix: Array, v: Array) -> Array:
@@ -99,24 +105,22 @@ def distance(
     """
     xp = scores.wiring.xp
     a, b = scores.at(rows)[..., :, None], scores.items[..., None, :]
-    # These two have the right derivatives at 0 as they stand.
-    if metric == 1.0:
-        return xp.abs(_bounded(xp, a - b, 1.0))
-    if metric == 2.0:
-        return xp.square(_bounded(xp, a - b, 2.0))
+    if not callable(metric) and metric in (1.0, 2.0):
+        # These two have the right derivatives at 0 as they stand.
+        return _power(xp, a - b, metric)
     # Keep the metric away from pairs that do not count. Any two different numbers would do in
     # their place; these two are in the domain of log, sqrt and logit too.
     ignored = (a == b) | scores.apart(rows)
     a, b = xp.where(ignored, 0.25, a), xp.where(ignored, 0.75, b)
-    if callable(metric):
-        d = metric(a, b)
-        _checks.check_distance(d, ignored.shape)
-    else:
-        d = xp.abs(_bounded(xp, a - b, metric)) ** metric
+    d = metric(a, b) if callable(metric) else _power(xp, a - b, metric)
+    _checks.check_distance(d, ignored.shape)
     return xp.where(ignored, 0.0, d)
 
 
-def _bounded(xp: Any, u: Array, power: float) -> Array:
-    """Return u, cut off where |u|^power would overflow and its gradient be zero times infinity."""
-    bound = 0.5 * float(xp.finfo(u.dtype).max) ** (1 / max(power, 1.0))
-    return xp.where(xp.abs(u) > bound, bound, u)
+def _power(xp: Any, u: Array, p: float) -> Array:
+    """Return |u|^p, cut off where it would overflow and its gradient be zero times infinity."""
+    bound = 0.5 * float(xp.finfo(u.dtype).max) ** (1 / max(p, 1.0))
+    u = xp.where(xp.abs(u) > bound, bound, u)
+    if p == 1.0:
+        return xp.abs(u)
+    return xp.square(u) if p == 2.0 else xp.abs(u) ** p

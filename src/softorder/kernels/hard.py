@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from softorder._array import Array, Wiring, arange_like, count_valid, take_along
+from softorder.kernels.dense import multiply
 from softorder.kernels.operator import Operator
 from softorder.kernels.scores import pick
 
@@ -42,8 +43,10 @@ class Hard(Operator):
         y = self._drop_padding(take_along(self.wiring, v, self.order[..., None], axis=-2))
         return y if rows is None else take_along(self.wiring, y, rows[..., None], axis=-2)
 
-    def apply_transposed(self, u: Array) -> Array:
+    def apply_transposed(self, u: Array, rows: Array | None = None) -> Array:
         xp = self.wiring.xp
+        if rows is not None:
+            return multiply(self.wiring, xp.matrix_transpose(self.rows(rows)), u)
         position = xp.argsort(self.order, axis=-1)
         return take_along(self.wiring, self._drop_padding(u), position[..., None], axis=-2)
 
@@ -87,9 +90,10 @@ class StraightThrough(Operator):
         fixed = self.wiring.stop_gradient(v)
         return self._graft(self.hard.apply(v, rows), self.soft.apply(fixed, rows))
 
-    def apply_transposed(self, u: Array) -> Array:
+    def apply_transposed(self, u: Array, rows: Array | None = None) -> Array:
         fixed = self.wiring.stop_gradient(u)
-        return self._graft(self.hard.apply_transposed(u), self.soft.apply_transposed(fixed))
+        soft = self.soft.apply_transposed(fixed, rows)
+        return self._graft(self.hard.apply_transposed(u, rows), soft)
 
     def log_prob(self, permutation: Array) -> Array:
         return self._graft(self.hard.log_prob(permutation), self.soft.log_prob(permutation))
@@ -138,8 +142,10 @@ class Flipped(Operator):
             return self._flip_positions(self.inner.apply(v))
         return self.inner.apply(v, self.mirror(rows))
 
-    def apply_transposed(self, u: Array) -> Array:
-        return self.inner.apply_transposed(self._flip_positions(u))
+    def apply_transposed(self, u: Array, rows: Array | None = None) -> Array:
+        if rows is None:
+            return self.inner.apply_transposed(self._flip_positions(u))
+        return self.inner.apply_transposed(u, self.mirror(rows))
 
     def log_prob(self, permutation: Array) -> Array:
         return self.inner.log_prob(pick(self.wiring, permutation, self.mirror()))

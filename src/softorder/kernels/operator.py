@@ -37,8 +37,8 @@ class Operator(ABC):
         """Return P[rows] v for v of shape (..., n, f); zero times infinity counts as zero."""
 
     @abstractmethod
-    def apply_transposed(self, u: Array) -> Array:
-        """Return P^T u for u of shape (..., n, f)."""
+    def apply_transposed(self, u: Array, rows: Array | None = None) -> Array:
+        """Return P[rows]^T u, (..., n, f), for u of shape (..., k, f)."""
 
     @abstractmethod
     def log_prob(self, permutation: Array) -> Array:

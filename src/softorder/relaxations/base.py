@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numbers
 from abc import ABC, abstractmethod
+from typing import Any
 
 from softorder import _checks
-from softorder._array import Array, move_axis, wiring_of
+from softorder._array import Array, find_wiring, move_axis, wiring_of
 from softorder.kernels.operator import Operator
 from softorder.kernels.scores import SortedScores, sort_scores
 from softorder.permutation import SoftPermutation
@@ -25,13 +27,21 @@ class Relaxation:
 class PermutationRelaxation(Relaxation, ABC):
     """A relaxation with a matrix: scores in, `SoftPermutation` out.
 
-    A subclass writes `operator` for clean, sorted scores in one layout; dimensions, masks,
-    infinities, NaN, ties and half precision are taken care of here.
+    A subclass writes `operator` for clean scores in one layout. Taken care of here are
+    dimensions, half precision, the gradients of ties, and that no weight crosses from one block
+    to another (finite, +inf, -inf, masked). What is left to a subclass: where it uses the number
+    of items, the number of a position, or sums over items, these are those of the block, for the
+    slots of other blocks hold 0 (see kernels/README.md).
     """
 
     @abstractmethod
     def operator(self, scores: SortedScores) -> Operator:
-        """Return the matrix for sorted scores of shape (..., n)."""
+        """Return the matrix for prepared scores.
+
+        For rows that are softmaxes, this is `RowSoftmax(scores, logits)`, where `logits(rows)`
+        returns (..., k, n): the positions `rows` (all n for None) by the items as they came.
+        `scores.at(rows)` has the sorted scores (..., k) and `scores.items` the items (..., n).
+        """
 
     def permutation(
         self, scores: Array, *, dim: int = -1, mask: Array | None = None
@@ -62,3 +72,23 @@ class PermutationRelaxation(Relaxation, ABC):
     ) -> SoftPermutation:
         """The same as `permutation`."""
         return self.permutation(scores, dim=dim, mask=mask)
+
+
+def check_temperature(tau: Any) -> None:
+    """Check what can be checked of a temperature without scores: for `__post_init__`."""
+    if isinstance(tau, numbers.Real) or find_wiring(tau) is None:
+        _checks.check_positive_number(tau, "tau")
+
+
+def temperature(tau: Any, scores: SortedScores) -> Any:
+    """Return tau ready to divide (..., k, n): a number, or an array of shape (..., 1, 1)."""
+    xp, dtype = scores.wiring.xp, scores.items.dtype
+    smallest = float(xp.finfo(dtype).smallest_normal)
+    if isinstance(tau, numbers.Real):
+        return _checks.check_positive_number(tau, "tau", smallest=smallest)
+    wiring = wiring_of(scores=scores.items, tau=tau)
+    _checks.check_floating(xp, tau, "tau")
+    _checks.check_temperature_shape(tau.shape, scores.items.shape[:-1])
+    if wiring.is_concrete(tau):
+        _checks.check_temperatures(xp, xp.astype(tau, dtype), smallest)
+    return xp.astype(tau, dtype)[..., None, None]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from softorder import _checks
-from softorder._array import Array, find_wiring, wiring_of
+from softorder._array import Array
 from softorder.kernels.dense import RowSoftmax, distance
 from softorder.kernels.scores import SortedScores
-from softorder.relaxations.base import PermutationRelaxation
+from softorder.relaxations.base import (
+    PermutationRelaxation,
+    check_temperature,
+    temperature,
+)
 
 Metric: TypeAlias = Literal["abs", "square"] | float | Callable[[Any, Any], Any]
 """A semi-metric: a name, the power p of |a - b|^p, or a function of two arrays of one shape."""
@@ -49,13 +52,12 @@ class SoftSort(PermutationRelaxation):
 
     def __post_init__(self) -> None:
         """Check what can be checked without scores."""
-        if isinstance(self.tau, numbers.Real) or find_wiring(self.tau) is None:
-            _checks.check_positive_number(self.tau, "tau")
+        check_temperature(self.tau)
         _power_or_callable(self.metric)
 
     def operator(self, scores: SortedScores) -> RowSoftmax:
         """Return the matrix for sorted scores of shape (..., n)."""
-        tau, metric = _per_row(self.tau, scores), _power_or_callable(self.metric)
+        tau, metric = temperature(self.tau, scores), _power_or_callable(self.metric)
 
         def logits(rows: Array | None) -> Array:
             return -distance(scores, rows, metric) / tau
@@ -71,17 +73,3 @@ def _power_or_callable(metric: Any) -> float | Callable[[Any, Any], Any]:
     return _checks.check_positive_number(
         metric, "metric", 'Pass "abs", "square", a power p > 0, or a callable d(a, b).'
     )
-
-
-def _per_row(tau: Any, scores: SortedScores) -> Any:
-    """Return tau ready to divide (..., k, n): a number, or an array of shape (..., 1, 1)."""
-    xp, dtype = scores.wiring.xp, scores.items.dtype
-    smallest = float(xp.finfo(dtype).smallest_normal)
-    if isinstance(tau, numbers.Real):
-        return _checks.check_positive_number(tau, "tau", smallest=smallest)
-    wiring = wiring_of(scores=scores.items, tau=tau)
-    _checks.check_floating(xp, tau, "tau")
-    _checks.check_temperature_shape(tau.shape, scores.items.shape[:-1])
-    if wiring.is_concrete(tau):
-        _checks.check_temperatures(xp, xp.astype(tau, dtype), smallest)
-    return xp.astype(tau, dtype)[..., None, None]

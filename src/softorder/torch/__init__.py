@@ -3,6 +3,13 @@
 The operations themselves take tensors as they are: `softorder.sort(tensor, 0.1)`.
 """
 
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        'softorder.torch needs PyTorch; it is not installed. Run: pip install "softorder[torch]"'
+    ) from error
+
 from softorder.torch.modules import KNN, PowerMetric, Quantile, Rank, SoftSort, Sort, TopK
 
 __all__ = ["KNN", "PowerMetric", "Quantile", "Rank", "SoftSort", "Sort", "TopK"]

@@ -18,6 +18,10 @@ def _is_concrete(x: torch.Tensor) -> bool:
     return x.device.type == "cpu" and not is_functorch_wrapped_tensor(x)
 
 
+def _stop_gradient(x: torch.Tensor) -> torch.Tensor:
+    return x.detach()
+
+
 def _average_gradient(x: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
     run = begins.cumsum(-1)
     run = run - run[..., :1]
@@ -43,7 +47,7 @@ def _take_along_axis(x: torch.Tensor, index: torch.Tensor, axis: int) -> torch.T
 
 def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     device = a.device.type
-    if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+    if device == "meta" or not torch.is_autocast_enabled(device):
         return torch.matmul(a, b)
     # It would do the one thing that half types must not do here: add up in half.
     with torch.autocast(device, enabled=False):
@@ -56,7 +60,7 @@ TORCH = Wiring(
     xp=array_api_compat.torch,
     is_compiling=torch.compiler.is_compiling,
     is_concrete=_is_concrete,
-    stop_gradient=torch.Tensor.detach,
+    stop_gradient=_stop_gradient,
     average_gradient=_average_gradient,
     take_along_axis=_take_along_axis,
     matmul=_matmul,

@@ -121,7 +121,7 @@ class _Operation(nn.Module):
                 _checks.message(
                     "learnable_tau=True needs a number, the temperature to begin with",
                     f"how = {_checks.describe(how)}",
-                    "Give the relaxation a temperature that learns instead.",
+                    "Pass an nn.Module that is a relaxation and has a parameter of its own.",
                 )
             )
         self.how = relaxation
