@@ -12,7 +12,7 @@ import oracles
 import softorder as so
 import strategies as our
 from softorder.kernels.dense import RowSoftmax
-from tolerances import VALUES, close
+from tolerances import VALUES, assert_close
 
 
 @pytest.fixture
@@ -38,21 +38,21 @@ def test_shape_and_repr(P):
 @pytest.mark.parametrize("shape", [(5,), (5, 2), (1, 5, 2), (3, 5, 2), (4, 3, 5, 2), (4, 1, 5, 1)])
 def test_matmul_follows_matmul(P, shape, generator):
     v = torch.randn(shape, generator=generator, dtype=torch.float64)
-    close(P @ v, P.matrix() @ v, VALUES)
-    close(P.T @ v, P.matrix().mT @ v, VALUES)
-    close(torch.matmul(P, v), P.matrix() @ v, VALUES)
+    assert_close(P @ v, P.matrix() @ v, VALUES)
+    assert_close(P.T @ v, P.matrix().mT @ v, VALUES)
+    assert_close(torch.matmul(P, v), P.matrix() @ v, VALUES)
     hard = P.hard()
-    close(hard @ v, hard.matrix() @ v, VALUES)
-    close(hard.T @ v, hard.matrix().mT @ v, VALUES)
+    assert_close(hard @ v, hard.matrix() @ v, VALUES)
+    assert_close(hard.T @ v, hard.matrix().mT @ v, VALUES)
 
 
 def test_a_batched_vector_is_a_matrix_under_matmul(generator):
     s = torch.randn(5, 5, generator=generator, dtype=torch.float64)
     P = so.SoftSort(0.5)(s)
     v = torch.randn(5, 5, generator=generator, dtype=torch.float64)
-    close(P @ v, P.matrix() @ v, VALUES)
+    assert_close(P @ v, P.matrix() @ v, VALUES)
     assert (P @ v).shape == (5, 5, 5)
-    close(P.apply(v), (P.matrix() @ v[..., None])[..., 0], VALUES)
+    assert_close(P.apply(v), (P.matrix() @ v[..., None])[..., 0], VALUES)
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2])
@@ -64,36 +64,36 @@ def test_apply_takes_any_dimension_and_features_as_they_come(dim, generator):
     # Batch first among what remains, features after: three places for the items.
     there = {0: "ibf", 1: "bif", 2: "bfi"}[dim]
     moved = torch.einsum(f"bif->{there}", x)
-    close(P.apply(moved, dim), torch.einsum(f"bif->{there}", expected), VALUES)
-    close(P.apply(moved, dim - 3), torch.einsum(f"bif->{there}", expected), VALUES)
+    assert_close(P.apply(moved, dim), torch.einsum(f"bif->{there}", expected), VALUES)
+    assert_close(P.apply(moved, dim - 3), torch.einsum(f"bif->{there}", expected), VALUES)
     back = torch.einsum("bij,bif->bjf", P.matrix(), x)
-    close(P.T.apply(moved, dim), torch.einsum(f"bif->{there}", back), VALUES)
+    assert_close(P.T.apply(moved, dim), torch.einsum(f"bif->{there}", back), VALUES)
 
 
 def test_apply_shares_values_with_the_batch(P, generator):
     x = torch.randn(5, generator=generator, dtype=torch.float64)
-    close(P.apply(x), P.matrix() @ x, VALUES)
-    close(P.apply(x[None, :]), P.matrix() @ x, VALUES)
-    close(P.apply(x, rows=1), (P.matrix() @ x)[:, 1], VALUES)
+    assert_close(P.apply(x), P.matrix() @ x, VALUES)
+    assert_close(P.apply(x[None, :]), P.matrix() @ x, VALUES)
+    assert_close(P.apply(x, rows=1), (P.matrix() @ x)[:, 1], VALUES)
 
 
 def test_apply_of_an_unbatched_permutation_sees_features_only(generator):
     s = torch.randn(4, generator=generator, dtype=torch.float64)
     P = so.SoftSort(0.6)(s)
     x = torch.randn(2, 4, 3, generator=generator, dtype=torch.float64)
-    close(P.apply(x, dim=1), torch.einsum("ij,bjf->bif", P.matrix(), x), VALUES)
+    assert_close(P.apply(x, dim=1), torch.einsum("ij,bjf->bif", P.matrix(), x), VALUES)
 
 
 def test_scores_along_another_dimension(scores, generator):
     x = torch.randn(3, 5, 2, generator=generator, dtype=torch.float64)
     across = so.SoftSort(0.7)(scores.mT, dim=0)
     along = so.SoftSort(0.7)(scores)
-    close(across.matrix(), along.matrix(), VALUES)
-    close(across.sorted, along.sorted.mT, VALUES)
+    assert_close(across.matrix(), along.matrix(), VALUES)
+    assert_close(across.sorted, along.sorted.mT, VALUES)
     assert torch.equal(across.order, along.order.mT)
-    close(across.entropy(), along.entropy().mT, VALUES)
-    close(across.apply(x, dim=1), along.apply(x, dim=1), VALUES)
-    close(across.log_prob(across.order), along.log_prob(along.order), VALUES)
+    assert_close(across.entropy(), along.entropy().mT, VALUES)
+    assert_close(across.apply(x, dim=1), along.apply(x, dim=1), VALUES)
+    assert_close(across.log_prob(across.order), along.log_prob(along.order), VALUES)
 
 
 @pytest.mark.parametrize(
@@ -104,18 +104,18 @@ def test_rows_are_rows_of_the_matrix(P, rows, generator):
     index = int(rows) if isinstance(rows, np.integer) else rows
     index = list(index) if isinstance(rows, tuple) else index
     expected = P.matrix()[:, index]
-    close(P.rows(rows), expected, VALUES)
-    close(P.hard().rows(rows), P.hard().matrix()[:, index], VALUES)
-    close(P.flip().rows(rows), P.matrix().flip(-2)[:, index], VALUES)
+    assert_close(P.rows(rows), expected, VALUES)
+    assert_close(P.hard().rows(rows), P.hard().matrix()[:, index], VALUES)
+    assert_close(P.flip().rows(rows), P.matrix().flip(-2)[:, index], VALUES)
     for Q in (P, P.flip(), P.hard()):
         product = torch.einsum("...j,bj->b...", Q.matrix()[0, index], x[:1])
-        close(Q.apply(x, rows=rows)[:1], product, VALUES)
+        assert_close(Q.apply(x, rows=rows)[:1], product, VALUES)
 
 
 def test_rows_may_differ_from_one_batch_row_to_the_next(P):
     index = torch.tensor([[0, 1], [4, -1], [2, 2]])
     expected = torch.stack([P.matrix()[b, index[b]] for b in range(3)])
-    close(P.rows(index), expected, VALUES)
+    assert_close(P.rows(index), expected, VALUES)
 
 
 def test_rows_outside_are_an_error(P):
@@ -127,15 +127,15 @@ def test_rows_outside_are_an_error(P):
 
 
 def test_single_and_backward_rows(P):
-    close(P.rows(torch.tensor(1)), P.matrix()[:, 1], VALUES)
-    close(P.rows(slice(None, None, -1)), P.matrix().flip(-2), VALUES)
+    assert_close(P.rows(torch.tensor(1)), P.matrix()[:, 1], VALUES)
+    assert_close(P.rows(slice(None, None, -1)), P.matrix().flip(-2), VALUES)
 
 
 def test_log_matrix_is_accurate_where_the_matrix_underflows():
     s = torch.tensor([0.0, 1e4, 3e4])
     P = so.SoftSort(1.0)(s)
     assert P.matrix()[0, 0] == 0
-    close(P.log_matrix()[0], torch.tensor([-3e4, -2e4, 0.0]), VALUES)
+    assert_close(P.log_matrix()[0], torch.tensor([-3e4, -2e4, 0.0]), VALUES)
 
 
 @given(our.scores(min_size=1, max_size=4), our.temperatures)
@@ -143,14 +143,14 @@ def test_log_prob_is_the_oracles_for_every_permutation(s, tau):
     P = so.SoftSort(tau)(s)
     for permutation in itertools.permutations(range(len(s))):
         expected = oracles.softsort_log_prob(s, np.array(permutation), tau, 1.0)
-        close(P.log_prob(np.array(permutation)), expected, VALUES)
+        assert_close(P.log_prob(np.array(permutation)), expected, VALUES)
 
 
 def test_log_prob_shares_a_permutation_and_takes_any_integers(P):
     one = torch.tensor([2, 0, 1, 4, 3], dtype=torch.int32)
     expected = P.log_matrix()[:, torch.arange(5), one.long()].sum(-1)
-    close(P.log_prob(one), expected, VALUES)
-    close(P.log_prob(one.expand(2, 3, 5)), expected.expand(2, 3), VALUES)
+    assert_close(P.log_prob(one), expected, VALUES)
+    assert_close(P.log_prob(one.expand(2, 3, 5)), expected.expand(2, 3), VALUES)
 
 
 @given(our.masked_scores(infinite=True), our.temperatures, st.randoms())
@@ -162,13 +162,13 @@ def test_masked_log_prob_and_entropy_are_the_oracles(masked, tau, random):
     permutation = np.array([*head, *permutation[mask.sum() :]], dtype=np.int64)
     P = so.SoftSort(tau)(s, mask=mask)
     expected = oracles.softsort_log_prob(s, permutation, tau, 1.0, mask)
-    close(P.log_prob(permutation), expected, VALUES)
-    close(P.entropy(), oracles.softsort_entropy(s, tau, 1.0, mask), 1e-11)
+    assert_close(P.log_prob(permutation), expected, VALUES)
+    assert_close(P.entropy(), oracles.softsort_entropy(s, tau, 1.0, mask), 1e-11)
 
 
 def test_entropy_goes_from_zero_to_log_n(scores):
     assert so.SoftSort(1e-6)(scores[1:]).entropy().abs().max() < 1e-12
-    close(so.SoftSort(1e9)(scores).entropy(), np.full((3, 5), np.log(5)), 1e-8)
+    assert_close(so.SoftSort(1e9)(scores).entropy(), np.full((3, 5), np.log(5)), 1e-8)
     assert so.SoftSort(1.0)(scores).hard().entropy().abs().max() == 0
 
 
@@ -194,21 +194,21 @@ def test_hard_moves_only_the_nan_it_holds():
 
 def test_flip_is_the_increasing_order(P, scores):
     up = P.flip()
-    close(up.matrix(), P.matrix().flip(-2), VALUES)
-    close(up.log_matrix(), P.log_matrix().flip(-2), VALUES)
-    close(up.sorted, P.sorted.flip(-1), VALUES)
+    assert_close(up.matrix(), P.matrix().flip(-2), VALUES)
+    assert_close(up.log_matrix(), P.log_matrix().flip(-2), VALUES)
+    assert_close(up.sorted, P.sorted.flip(-1), VALUES)
     assert torch.equal(up.order, P.order.flip(-1))
-    close(up.entropy(), P.entropy().flip(-1), VALUES)
-    close(up.apply(scores), P.apply(scores).flip(-1), VALUES)
-    close(up.T.apply(scores), P.T.apply(scores.flip(-1)), VALUES)
-    close(up.log_prob(P.order.flip(-1)), P.log_prob(P.order), VALUES)
-    close(up.flip().matrix(), P.matrix(), VALUES)
+    assert_close(up.entropy(), P.entropy().flip(-1), VALUES)
+    assert_close(up.apply(scores), P.apply(scores).flip(-1), VALUES)
+    assert_close(up.T.apply(scores), P.T.apply(scores.flip(-1)), VALUES)
+    assert_close(up.log_prob(P.order.flip(-1)), P.log_prob(P.order), VALUES)
+    assert_close(up.flip().matrix(), P.matrix(), VALUES)
     assert torch.equal(up.hard().apply(scores), torch.sort(scores).values)
 
 
 def test_the_transpose_of_the_transpose(P):
     assert P.T.T is P
-    close(P.T.matrix(), P.matrix().mT, VALUES)
+    assert_close(P.T.matrix(), P.matrix().mT, VALUES)
 
 
 def test_straight_through_has_hard_values_and_soft_gradients(scores, generator):
@@ -224,14 +224,14 @@ def test_straight_through_has_hard_values_and_soft_gradients(scores, generator):
         y, ds, dv = gradients(lambda P, u, product=product: product(P.straight_through(), u))
         soft = gradients(product)
         hard = gradients(lambda P, u, product=product: product(P.hard(), u))
-        close(y, hard[0], VALUES)
-        close(ds, soft[1], VALUES)
-        close(dv, hard[2], VALUES)
+        assert_close(y, hard[0], VALUES)
+        assert_close(ds, soft[1], VALUES)
+        assert_close(dv, hard[2], VALUES)
     # The operator and its matrix agree, gradients included.
     dense = gradients(lambda P, u: P.straight_through().matrix() @ u)
     lazy = gradients(lambda P, u: P.straight_through() @ u)
     for a, b in zip(lazy, dense, strict=True):
-        close(a, b, VALUES)
+        assert_close(a, b, VALUES)
 
 
 def test_straight_through_of_the_scalars(scores):
@@ -244,7 +244,7 @@ def test_straight_through_of_the_scalars(scores):
         assert torch.equal(straight, getattr(P.hard(), name)(*arguments))
         (ours,) = torch.autograd.grad(straight.sum(), s, retain_graph=True)
         (soft,) = torch.autograd.grad(getattr(P, name)(*arguments).sum(), s)
-        close(ours, soft, VALUES)
+        assert_close(ours, soft, VALUES)
 
 
 def test_straight_through_with_infinities_and_masks():
@@ -259,7 +259,7 @@ def test_straight_through_with_infinities_and_masks():
 def test_integer_values_take_the_dtype_of_the_scores(P):
     y = P @ torch.arange(5)
     assert y.dtype == torch.float64
-    close(y, P.matrix() @ torch.arange(5.0, dtype=torch.float64), VALUES)
+    assert_close(y, P.matrix() @ torch.arange(5.0, dtype=torch.float64), VALUES)
     assert (P @ torch.tensor([True, False, True, False, True])).dtype == torch.float64
     half = so.SoftSort(1e-3)(torch.arange(3).half()) @ torch.tensor([100000, 2, 1])
     assert half.tolist() == [1.0, 2.0, torch.inf]  # only what does not fit in float16
@@ -279,16 +279,16 @@ def test_the_transpose_of_some_rows(P, generator):
     for Q in (P, P.flip(), P.hard(), P.straight_through()):
         for rows, index in (([0, 3], [0, 3]), (slice(1, 3), [1, 2])):
             expected = torch.einsum("bij,bi->bj", Q.matrix()[:, index], u)
-            close(Q.T.apply(u, rows=rows), expected, VALUES)
+            assert_close(Q.T.apply(u, rows=rows), expected, VALUES)
         one = torch.einsum("bj,b->bj", Q.matrix()[:, 4], u[:, 0])
-        close(Q.T.apply(u[:, :1], rows=4), one, VALUES)
+        assert_close(Q.T.apply(u[:, :1], rows=4), one, VALUES)
 
 
 def test_the_transpose_of_some_rows_under_a_mask():
     mask = torch.tensor([True, False, True])
     P = so.SoftSort(1.0)(torch.tensor([1.0, 5.0, 2.0]), mask=mask)
     spread = P.T.apply(torch.tensor([1.0, torch.nan]), rows=[0, 2])
-    close(spread, P.matrix()[0], VALUES)
+    assert_close(spread, P.matrix()[0], VALUES)
 
 
 def test_an_array_is_not_made_without_a_word(P):

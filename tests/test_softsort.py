@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import oracles
 import softorder as so
 import strategies as our
-from tolerances import FINITE_DIFFERENCES, GRADIENTS, VALUES, close
+from tolerances import FINITE_DIFFERENCES, GRADIENTS, VALUES, assert_close
 
 
 def tensor(x, **kwargs):
@@ -24,8 +24,8 @@ def tensor(x, **kwargs):
 @given(our.scores(infinite=True), our.temperatures, our.powers)
 def test_the_matrix_is_the_oracles(s, tau, p):
     expected = oracles.softsort_matrix(s, tau, p)
-    close(so.SoftSort(tau, p)(tensor(s)).matrix(), expected, VALUES)
-    close(so.SoftSort(tau, p)(s).matrix(), expected, VALUES)
+    assert_close(so.SoftSort(tau, p)(tensor(s)).matrix(), expected, VALUES)
+    assert_close(so.SoftSort(tau, p)(s).matrix(), expected, VALUES)
 
 
 @given(our.masked_scores(infinite=True), our.temperatures, our.powers)
@@ -33,9 +33,9 @@ def test_the_masked_matrix_is_the_oracles(masked, tau, p):
     s, mask = masked
     expected = oracles.softsort_matrix(s, tau, p, mask)
     P = so.SoftSort(tau, p)(tensor(s), mask=torch.tensor(mask))
-    close(P.matrix(), expected, VALUES)
+    assert_close(P.matrix(), expected, VALUES)
     np.testing.assert_array_equal(P.order.numpy(), oracles.softsort_order(s, mask))
-    close(so.SoftSort(tau, p)(s, mask=mask).matrix(), expected, VALUES)
+    assert_close(so.SoftSort(tau, p)(s, mask=mask).matrix(), expected, VALUES)
 
 
 @given(our.scores(), our.temperatures)
@@ -44,8 +44,8 @@ def test_a_callable_metric_is_the_oracles(s, tau):
         return abs(a**3 - b**3) ** 0.5 + abs(a - b)
 
     expected = oracles.softsort_matrix(s, tau, d)
-    close(so.SoftSort(tau, d)(tensor(s)).matrix(), expected, VALUES)
-    close(so.SoftSort(tau, d)(s).matrix(), expected, VALUES)
+    assert_close(so.SoftSort(tau, d)(tensor(s)).matrix(), expected, VALUES)
+    assert_close(so.SoftSort(tau, d)(s).matrix(), expected, VALUES)
 
 
 @given(st.data(), our.scores(min_size=1), st.sampled_from([0.3, 1.0, 4.0]), our.powers)
@@ -87,7 +87,7 @@ def test_precision_over_many_temperatures(dtype, tau, p, generator):
     y = so.SoftSort(tau, p)(leaf) @ v
     y.sum().backward()
     exact_s, exact_v = s.double().numpy(), v.double().numpy()
-    close(y, oracles.softsort_matrix(exact_s, tau, p) @ exact_v, VALUES)
+    assert_close(y, oracles.softsort_matrix(exact_s, tau, p) @ exact_v, VALUES)
     ds, _, _ = oracles.softsort_sort_gradients(exact_s, exact_v, np.ones(40), tau, p)
     assert leaf.grad is not None
     scale = max(np.abs(ds).max(), 1e-3)
@@ -142,7 +142,7 @@ def test_proposition_1_f_of_s_is_f_of_sorted_s_with_columns_permuted(s, tau, p):
 @given(our.scores(min_size=1), st.sampled_from([0.1, 1.0, 10.0]))
 def test_the_first_row_with_abs_is_softmax(s, tau):
     expected = torch.softmax(tensor(s) / tau, -1)
-    close(so.SoftSort(tau)(tensor(s)).rows(0), expected, VALUES)
+    assert_close(so.SoftSort(tau)(tensor(s)).rows(0), expected, VALUES)
 
 
 @given(our.scores(min_size=1), st.sampled_from([0.3, 1.0, 5.0]))
@@ -151,7 +151,7 @@ def test_rows_with_abs_are_laplace_densities(s, tau):
 
     x = np.sort(s)[::-1]
     density = laplace.pdf(s[None, :], loc=x[:, None], scale=tau)
-    close(so.SoftSort(tau)(s).matrix(), density / density.sum(-1, keepdims=True), VALUES)
+    assert_close(so.SoftSort(tau)(s).matrix(), density / density.sum(-1, keepdims=True), VALUES)
 
 
 @given(our.scores(min_size=1), st.sampled_from([0.3, 1.0, 5.0]), st.sampled_from([0.5, 1.0, 3.0]))
@@ -162,7 +162,7 @@ def test_rows_with_square_are_gaussian_densities_of_variance_half_tau(s, tau, a)
     x = np.sort(s)[::-1]
     density = norm.pdf(s[None, :], loc=x[:, None], scale=math.sqrt(a * tau / 2))
     scaled = so.SoftSort(tau, lambda u, v: (u - v) ** 2 / a)(s)
-    close(scaled.matrix(), density / density.sum(-1, keepdims=True), VALUES)
+    assert_close(scaled.matrix(), density / density.sum(-1, keepdims=True), VALUES)
 
 
 def test_the_knn_proposition_is_a_matching_network(generator):
@@ -171,7 +171,7 @@ def test_the_knn_proposition_is_a_matching_network(generator):
     neighbors = torch.randn(10, 8, generator=generator, dtype=torch.float64)
     x, neighbors = (u / u.norm(dim=-1, keepdim=True) for u in (x, neighbors))
     expected = torch.softmax(x @ neighbors.T, -1)
-    close(so.knn(x, neighbors, 1, 2.0), expected, VALUES)
+    assert_close(so.knn(x, neighbors, 1, 2.0), expected, VALUES)
 
 
 # ---------------------------------------------------------------- what the paper prints
@@ -194,7 +194,7 @@ def test_the_4_by_4_logits_on_the_sorted_region():
     s = tensor([4.0, 2.5, 1.0, -3.0])
     logits = -(s[:, None] - s[None, :]).abs()
     P = so.SoftSort(1.0)(s)
-    close(P.log_matrix(), torch.log_softmax(logits, -1), VALUES)
+    assert_close(P.log_matrix(), torch.log_softmax(logits, -1), VALUES)
     np.testing.assert_allclose(
         logits.numpy(),
         [[0, -1.5, -3, -7], [-1.5, 0, -1.5, -5.5], [-3, -1.5, 0, -4], [-7, -5.5, -4, 0]],
@@ -246,13 +246,13 @@ def test_a_metric_learns(generator):
         below = loss()
     assert metric.weight.grad is not None
     slope = (above - below) / (2 * step)
-    close(metric.weight.grad, slope, FINITE_DIFFERENCES)
+    assert_close(metric.weight.grad, slope, FINITE_DIFFERENCES)
 
 
 def test_named_metrics_are_powers(generator):
     s = torch.randn(5, generator=generator, dtype=torch.float64)
-    close(so.SoftSort(0.5, "abs")(s).matrix(), so.SoftSort(0.5, 1)(s).matrix(), VALUES)
-    close(so.SoftSort(0.5, "square")(s).matrix(), so.SoftSort(0.5, 2)(s).matrix(), VALUES)
+    assert_close(so.SoftSort(0.5, "abs")(s).matrix(), so.SoftSort(0.5, 1)(s).matrix(), VALUES)
+    assert_close(so.SoftSort(0.5, "square")(s).matrix(), so.SoftSort(0.5, 2)(s).matrix(), VALUES)
 
 
 @pytest.mark.parametrize(

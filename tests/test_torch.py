@@ -14,7 +14,7 @@ from torch import nn
 
 import softorder as so
 from softorder.torch import KNN, PowerMetric, Quantile, Rank, SoftSort, Sort, TopK
-from tolerances import FINITE_DIFFERENCES, VALUES, close
+from tolerances import FINITE_DIFFERENCES, VALUES, assert_close
 
 X = torch.tensor([[2.0, 5.0, 4.0, -1.0], [0.5, 0.1, 3.0, 0.2]])
 MASK = torch.tensor([[True, True, False, True], [True, False, True, True]])
@@ -132,7 +132,7 @@ def test_gradients_of_temperature_and_power_are_finite_differences():
             parameter -= 2 * step
             below = loss()
             parameter += step
-        close(parameter.grad, (above - below) / (2 * step), FINITE_DIFFERENCES)
+        assert_close(parameter.grad, (above - below) / (2 * step), FINITE_DIFFERENCES)
 
 
 def test_repr_shows_the_parameters():
@@ -147,7 +147,7 @@ def test_a_module_is_a_relaxation():
     module = SoftSort(0.3, "square")
     assert isinstance(module, so.Relaxation)
     P = module(X, dim=0, mask=MASK)
-    close(P.matrix(), so.SoftSort(0.3, "square")(X, dim=0, mask=MASK).matrix(), VALUES)
+    assert_close(P.matrix(), so.SoftSort(0.3, "square")(X, dim=0, mask=MASK).matrix(), VALUES)
 
 
 def test_what_learns_in_a_plain_relaxation_is_registered():

@@ -24,7 +24,7 @@ def as_numpy(x):
     return np.asarray(x, dtype=np.float64)
 
 
-def close(actual, expected, tolerance):
+def assert_close(actual, expected, tolerance):
     """Assert equality up to `tolerance` times the largest finite element; NaN and inf exactly.
 
     Args:
