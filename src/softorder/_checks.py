@@ -132,7 +132,7 @@ def check_mask(xp: Any, mask: Any, shape: Sequence[int]) -> None:
     )
 
 
-_HARD = "For the limit tau -> 0 take the exact permutation: P.hard()."
+_HARD = "For the limit tau -> 0 take the exact permutation, SoftSort()(scores).hard() for example."
 _NUMBER = "Pass a number such as 0.1, or an array with one for each batch row."
 
 
