@@ -335,9 +335,9 @@ def test_each_batch_row_has_its_own_mask(how, operation, generator):
         alone = operation(x[i], how, mask=mask[i])
         assert_close(y[..., i] if operation is OPERATIONS["quantiles"] else y[i], alone, VALUES)
     across = operation(x.mT, how, dim=0, mask=mask.mT)
+    assert_close(across if operation in REDUCING.values() else across.mT, y, VALUES)
     one = operation(x, how, mask=mask[1])
     assert_close(one, operation(x, how, mask=mask[1].expand(4, 5)), VALUES)
-    assert_close(across.reshape(-1).sort().values, y.reshape(-1).sort().values, VALUES)
 
 
 # ---------------------------------------------------------------- infinities and NaN

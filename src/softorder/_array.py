@@ -29,7 +29,6 @@ class Wiring:
 
     Attributes:
         name: What the framework is called in messages.
-        array_type: The class of its arrays.
         xp: Its namespace of the array API standard.
         is_compiling: Whether a compiler is tracing the program now.
         is_concrete: Whether an array's values can be looked at now and cheaply: false while
@@ -42,7 +41,6 @@ class Wiring:
     """
 
     name: str
-    array_type: type
     xp: ModuleType
     is_compiling: Callable[[], bool]
     is_concrete: Callable[[Array], bool]
@@ -54,7 +52,6 @@ class Wiring:
 
 NUMPY = Wiring(
     name="numpy",
-    array_type=numpy.ndarray,
     xp=array_api_compat.numpy,
     is_compiling=lambda: False,
     is_concrete=lambda x: True,
@@ -95,25 +92,29 @@ def wiring_of(**arrays: Array | None) -> Wiring:
     Raises:
         TypeError: For something that is no array, or arrays of several frameworks.
     """
-    found: Wiring | None = None
-    first = ""
+    found: dict[str, Wiring] = {}
     for name, array in arrays.items():
         if array is None:
             continue
         wiring = find_wiring(array)
         if wiring is None:
             raise TypeError(_checks.not_an_array(name, array, ["numpy", *_FRAMEWORKS]))
-        if found is not None and wiring is not found:
-            raise TypeError(_checks.mixed_frameworks(first, found.name, name, wiring.name))
-        if found is None:
-            found, first = wiring, name
-    assert found is not None  # every caller names one array that is never None
-    return found
+        found[name] = wiring
+    (first, wiring), *others = found.items()
+    for name, other in others:
+        if other is not wiring:
+            raise TypeError(_checks.mixed_frameworks(first, wiring.name, name, other.name))
+    return wiring
+
+
+def wide_dtype(xp: Any, dtype: Any) -> Any:
+    """Return the dtype to compute in: float32 for half precision, others as they are."""
+    return xp.float32 if dtype.itemsize < 4 else dtype
 
 
 def widen(xp: Any, x: Array) -> Array:
     """Return half-precision arrays as float32, others as they are."""
-    return xp.astype(x, xp.float32) if x.dtype.itemsize < 4 else x
+    return xp.astype(x, wide_dtype(xp, x.dtype), copy=False)
 
 
 def any_infinite(wiring: Wiring, x: Array) -> bool:

@@ -15,12 +15,12 @@ from softorder._array import (
     count_valid,
     find_wiring,
     move_axis,
+    wide_dtype,
     widen,
     wiring_of,
 )
 from softorder.kernels.hard import Flipped, Hard, StraightThrough
 from softorder.kernels.operator import Operator
-from softorder.kernels.scores import pick
 
 _Step: TypeAlias = Callable[[Array], Array]
 
@@ -94,17 +94,15 @@ class SoftPermutation(_MatrixLike):
         array([4.64, 4.06, 2.35])
     """
 
-    def __init__(self, matrix: Operator, sorted_scores: Array, *, dim: int, dtype: Any) -> None:
+    def __init__(self, matrix: Operator, *, dim: int, dtype: Any) -> None:
         """Wrap an operator of the kernels; relaxations do this.
 
         Args:
             matrix: The operator, in the kernels' layout (batch first, items last).
-            sorted_scores: (..., n) the scores in decreasing order, in that layout.
             dim: The dimension of the scores that held the items, counted from the end.
             dtype: The dtype of the scores, and of what comes out.
         """
         self._operator = matrix
-        self._sorted = sorted_scores
         self._dim = dim
         self._dtype = dtype
 
@@ -127,7 +125,7 @@ class SoftPermutation(_MatrixLike):
     @property
     def sorted(self) -> Array:
         """The exact sort of the scores, decreasing, along their own `dim`; 0 where masked."""
-        return self._along_dim(self._cast(self._sorted))
+        return self._along_dim(self._cast(self._operator.sorted()))
 
     @property
     def T(self) -> TransposedPermutation:
@@ -219,9 +217,7 @@ class SoftPermutation(_MatrixLike):
 
     def hard(self) -> SoftPermutation:
         """Return the exact permutation as a SoftPermutation; stable at ties, masked items last."""
-        op = self._operator
-        hard = Hard(op.wiring, op.order, op.valid, self._sorted.dtype)
-        return SoftPermutation(hard, self._sorted, dim=self._dim, dtype=self._dtype)
+        return self._with(Hard(self._operator, self._wide_dtype))
 
     def straight_through(self) -> SoftPermutation:
         """Return a SoftPermutation with the values of `hard()` and this one's gradient.
@@ -229,17 +225,23 @@ class SoftPermutation(_MatrixLike):
         It is the matrix that is replaced: in `P.straight_through() @ v` the scores receive the
         soft gradient, and v that of the exact permutation (which knows no ties).
         """
-        grafted = StraightThrough(self.hard()._operator, self._operator)
-        return SoftPermutation(grafted, self._sorted, dim=self._dim, dtype=self._dtype)
+        hard = Hard(self._operator, self._wide_dtype)
+        return self._with(StraightThrough(hard, self._operator))
 
     def flip(self) -> SoftPermutation:
         """Return the same rows in increasing order of the scores; masked items stay last."""
-        flipped = Flipped(self._operator)
-        increasing = pick(flipped.wiring, self._sorted, flipped.mirror())
-        return SoftPermutation(flipped, increasing, dim=self._dim, dtype=self._dtype)
+        return self._with(Flipped(self._operator))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={self.shape}, dtype={self._dtype}, dim={self._dim})"
+
+    def _with(self, matrix: Operator) -> SoftPermutation:
+        """Return a permutation like this one of another matrix."""
+        return SoftPermutation(matrix, dim=self._dim, dtype=self._dtype)
+
+    @property
+    def _wide_dtype(self) -> Any:
+        return wide_dtype(self._operator.wiring.xp, self._dtype)
 
     def _matmul(self, v: Array) -> Array:
         return self._multiply(v, self._keep_items, self._operator.apply)
@@ -278,7 +280,7 @@ class SoftPermutation(_MatrixLike):
         xp = wiring.xp
         _checks.check_has_dimension(x, name)
         if xp.isdtype(x.dtype, ("integral", "bool")):
-            return xp.astype(x, self._sorted.dtype), self._dtype
+            return xp.astype(x, self._wide_dtype), self._dtype
         _checks.check_floating(xp, x, name)
         return widen(xp, x), xp.result_type(self._dtype, x.dtype)
 

@@ -32,6 +32,9 @@ class RowSoftmax(Operator):
         self.scores = scores
         self.logits = logits
 
+    def sorted(self) -> Array:
+        return self.scores.sorted()
+
     def log_rows(self, rows: Array | None = None) -> Array:
         apart, logits = self.scores.apart(rows), self.logits(rows)
         _checks.check_logits(logits, apart.shape)

@@ -5,27 +5,24 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from softorder._array import Array, Wiring, arange_like, count_valid, take_along
+from softorder._array import Array, arange_like, count_valid, take_along
 from softorder.kernels.dense import multiply
 from softorder.kernels.operator import Operator
 from softorder.kernels.scores import pick
 
 
 class Hard(Operator):
-    """The exact permutation: row i holds a single one, in column order_i."""
+    """The exact permutation that sorts as another operator does: a single one in each row."""
 
-    def __init__(self, wiring: Wiring, order: Array, valid: Array | None, dtype: Any) -> None:
-        self.wiring = wiring
-        self.order = order
-        self.valid = valid
+    def __init__(self, soft: Operator, dtype: Any) -> None:
+        self.wiring = soft.wiring
+        self.order = soft.order
+        self.valid = soft.valid
+        self.soft = soft
         self.dtype = dtype
 
-    def _drop_padding(self, x: Array) -> Array:
-        """Zero the positions past the valid count in x of shape (..., n, f)."""
-        if self.valid is None:
-            return x
-        xp = self.wiring.xp
-        return xp.where(take_along(self.wiring, self.valid, self.order, axis=-1)[..., None], x, 0.0)
+    def sorted(self) -> Array:
+        return self.soft.sorted()
 
     def rows(self, rows: Array | None = None) -> Array:
         xp = self.wiring.xp
@@ -40,7 +37,7 @@ class Hard(Operator):
         return self.wiring.xp.where(one == 1, one - 1, -math.inf)
 
     def apply(self, v: Array, rows: Array | None = None) -> Array:
-        y = self._drop_padding(take_along(self.wiring, v, self.order[..., None], axis=-2))
+        y = take_along(self.wiring, v, self.order[..., None], axis=-2)
         return y if rows is None else take_along(self.wiring, y, rows[..., None], axis=-2)
 
     def apply_transposed(self, u: Array, rows: Array | None = None) -> Array:
@@ -48,13 +45,15 @@ class Hard(Operator):
         if rows is not None:
             return multiply(self.wiring, xp.matrix_transpose(self.rows(rows)), u)
         position = xp.argsort(self.order, axis=-1)
-        return take_along(self.wiring, self._drop_padding(u), position[..., None], axis=-2)
+        return take_along(self.wiring, u, position[..., None], axis=-2)
 
     def log_prob(self, permutation: Array) -> Array:
         xp = self.wiring.xp
         agrees = xp.astype(permutation == self.order, self.dtype)
-        log_p = xp.where(agrees == 1, agrees - 1, -math.inf)[..., None]
-        return xp.sum(self._drop_padding(log_p)[..., 0], axis=-1)
+        log_p = xp.where(agrees == 1, agrees - 1, -math.inf)
+        if self.valid is not None:
+            log_p = xp.where(take_along(self.wiring, self.valid, self.order, axis=-1), log_p, 0.0)
+        return xp.sum(log_p, axis=-1)
 
     def entropy(self) -> Array:
         return self.wiring.xp.zeros(self.order.shape, dtype=self.dtype, device=self.order.device)
@@ -74,6 +73,9 @@ class StraightThrough(Operator):
         self.valid = hard.valid
         self.hard = hard
         self.soft = soft
+
+    def sorted(self) -> Array:
+        return self.soft.sorted()
 
     def _graft(self, value: Array, slope: Array) -> Array:
         xp = self.wiring.xp
@@ -113,6 +115,9 @@ class Flipped(Operator):
     @property
     def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
         return pick(self.wiring, self.inner.order, self.mirror())
+
+    def sorted(self) -> Array:
+        return pick(self.wiring, self.inner.sorted(), self.mirror())
 
     def mirror(self, rows: Array | None = None) -> Array:
         """Map a position here to the position there, and back."""

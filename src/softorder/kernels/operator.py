@@ -12,7 +12,8 @@ class Operator(ABC):
 
     Arrays that go in and out have the batch dimensions first. `rows` picks positions: None for
     all of them, or an integer array, (k,) for every batch row or (..., k) for each its own.
-    Positions at or past the number of valid items are zero rows, masked items zero columns.
+    Positions at or past the number of valid items are zero rows, masked items zero columns; what
+    a product is given holds 0 there.
 
     Attributes:
         wiring: The framework of the arrays.
@@ -23,6 +24,10 @@ class Operator(ABC):
     wiring: Wiring
     order: Array
     valid: Array | None
+
+    @abstractmethod
+    def sorted(self) -> Array:
+        """Return the scores in the order of the positions, (..., n); 0 where masked."""
 
     @abstractmethod
     def log_rows(self, rows: Array | None = None) -> Array:

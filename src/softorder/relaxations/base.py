@@ -65,7 +65,7 @@ class PermutationRelaxation(Relaxation, ABC):
             _checks.check_mask(xp, mask, scores.shape)
             mask = move_axis(xp, xp.broadcast_to(mask, scores.shape), dim, -1)
         ready = sort_scores(wiring, move_axis(xp, scores, dim, -1), mask)
-        return SoftPermutation(self.operator(ready), ready.sorted(), dim=dim, dtype=scores.dtype)
+        return SoftPermutation(self.operator(ready), dim=dim, dtype=scores.dtype)
 
     def __call__(
         self, scores: Array, *, dim: int = -1, mask: Array | None = None

@@ -56,7 +56,6 @@ def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 TORCH = Wiring(
     name="torch",
-    array_type=torch.Tensor,
     xp=array_api_compat.torch,
     is_compiling=torch.compiler.is_compiling,
     is_concrete=_is_concrete,
