@@ -1,0 +1,375 @@
+// The recurrences, for one instruction set: SOFTORDER_ARCH names it (see CMakeLists.txt).
+#include "block_kernels.hpp"
+
+namespace softorder {
+namespace SOFTORDER_ARCH {
+namespace {
+
+// Eight doubles. GCC and Clang lower these to what the instruction set has.
+typedef double Vector __attribute__((vector_size(64)));
+typedef int64_t Bits __attribute__((vector_size(64)));
+
+inline Vector load(const double* from) {
+    Vector v;
+    __builtin_memcpy(&v, from, sizeof v);
+    return v;
+}
+
+inline void store(double* to, Vector v) { __builtin_memcpy(to, &v, sizeof v); }
+
+// The sum of all eight, by halves.
+inline double total(Vector v) {
+    typedef double Half __attribute__((vector_size(32)));
+    typedef double Quarter __attribute__((vector_size(16)));
+    struct Halves {
+        Half low, high;
+    } halves;
+    __builtin_memcpy(&halves, &v, sizeof v);
+    const Half sum = halves.low + halves.high;
+    struct Quarters {
+        Quarter low, high;
+    } quarters;
+    __builtin_memcpy(&quarters, &sum, sizeof sum);
+    const Quarter rest = quarters.low + quarters.high;
+    return rest[0] + rest[1];
+}
+
+// Adding this rounds a double below 2^51 to an integer, which is then in its lowest bits.
+constexpr double kRound = 6755399441055744.0;
+
+// exp(-u) for u >= 0, to about one unit in the last place; exactly 0 past 708.
+inline Vector exp_minus(Vector u) {
+    const Vector zero = {};
+    const Vector limit = zero + 708.0;
+    const Vector bounded = u < limit ? u : limit;
+    const Vector shifted = bounded * 1.4426950408889634 + kRound;
+    const Vector k = shifted - kRound;
+    const Vector r = (bounded - k * 0.693147180369123816490) - k * 1.90821492927058770002e-10;
+    Vector e = zero + 1.0 / 6227020800;
+    const double inverse_factorials[] = {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800,
+                                         1.0 / 362880,    1.0 / 40320,    1.0 / 5040,
+                                         1.0 / 720,       1.0 / 120,      1.0 / 24,
+                                         1.0 / 6,         1.0 / 2,        1.0};
+    for (double coefficient : inverse_factorials) e = coefficient - r * e;
+    e = 1.0 - r * e;
+    const Vector rounding = zero + kRound;
+    const Bits exponent = 1023 - ((Bits)shifted - (Bits)rounding);
+    const Vector scaled = e * (Vector)(exponent << 52);
+    return u < limit ? scaled : zero;
+}
+
+// cos and sin of angles in [0, 1000], to about one unit in the last place.
+inline void cos_sin(Vector angle, Vector& cosine, Vector& sine) {
+    const Vector zero = {};
+    const Vector shifted = angle * 0.63661977236758134308 + kRound;
+    const Vector k = shifted - kRound;
+    const Vector r = ((angle - k * 1.57079632673412561417) - k * 6.07710050630396597660e-11) -
+                     k * 2.02226624879595063154e-21;
+    const Vector z = r * r;
+    const Vector s =
+        r + r * z *
+                (-1.66666666666666324348e-01 +
+                 z * (8.33333333332248946124e-03 +
+                      z * (-1.98412698298579493134e-04 +
+                           z * (2.75573137070700676789e-06 +
+                                z * (-2.50507602534068634195e-08 +
+                                     z * 1.58969099521155010221e-10)))));
+    const Vector c =
+        1.0 - 0.5 * z +
+        z * z *
+            (4.16666666666666019037e-02 +
+             z * (-1.38888888888741095749e-03 +
+                  z * (2.48015872894767294178e-05 +
+                       z * (-2.75573143513906633035e-07 +
+                            z * (2.08757232129817482790e-09 +
+                                 z * -1.13596475577881948265e-11)))));
+    const Vector rounding = zero + kRound;
+    const Bits quadrant = (Bits)shifted - (Bits)rounding;
+    const Bits odd = -(quadrant & 1);
+    const Bits flip_sine = (quadrant & 2) << 62, flip_cosine = ((quadrant + 1) & 2) << 62;
+    sine = (Vector)(((odd & (Bits)c) | (~odd & (Bits)s)) ^ flip_sine);
+    cosine = (Vector)(((odd & (Bits)s) | (~odd & (Bits)c)) ^ flip_cosine);
+}
+
+// One real exponential: k(u) = exp(-u).
+struct Real {
+    static constexpr int width = 1;
+    typedef double State;
+
+    explicit Real(const Terms&) {}
+
+    static State read(const double* from) { return *from; }
+    static void write(double* to, State s) { *to = s; }
+    static State add(State s, double input) { return s + input; }
+    static State pass(const double* gate, State s) { return *gate * s; }
+    static double value(State s) { return s; }
+    static double slope(State s) { return s; }
+
+    static void gates(const Terms&, const double* gap, int64_t length, double* gate) {
+        int64_t i = 0;
+        for (; i + 8 <= length; i += 8) store(gate + i, exp_minus(load(gap + i)));
+        if (i == length) return;
+        double rest[8] = {};
+        for (int64_t j = i; j < length; ++j) rest[j - i] = gap[j];
+        store(rest, exp_minus(load(rest)));
+        for (int64_t j = i; j < length; ++j) gate[j] = rest[j - i];
+    }
+};
+
+// Eight complex exponentials, one in each lane.
+struct Complex {
+    static constexpr int width = 16;
+    struct State {
+        Vector re, im;
+        State operator+(State o) const { return {re + o.re, im + o.im}; }
+        State operator-(State o) const { return {re - o.re, im - o.im}; }
+        friend State operator*(double a, State s) { return {a * s.re, a * s.im}; }
+    };
+
+    Vector weight_re, weight_im, slope_re, slope_im;
+
+    explicit Complex(const Terms& t) : weight_re(load(t.weight_re)), weight_im(load(t.weight_im)) {
+        const Vector decay_re = load(t.decay_re), decay_im = load(t.decay_im);
+        slope_re = weight_re * decay_re - weight_im * decay_im;
+        slope_im = weight_re * decay_im + weight_im * decay_re;
+    }
+
+    static State read(const double* from) { return {load(from), load(from + 8)}; }
+    static void write(double* to, State s) {
+        store(to, s.re);
+        store(to + 8, s.im);
+    }
+    static State add(State s, double input) { return {s.re + input, s.im}; }
+    static State pass(const double* gate, State s) {
+        const Vector re = load(gate), im = load(gate + 8);
+        return {re * s.re - im * s.im, re * s.im + im * s.re};
+    }
+    double value(State s) const { return total(weight_re * s.re - weight_im * s.im); }
+    double slope(State s) const { return total(slope_re * s.re - slope_im * s.im); }
+
+    static void gates(const Terms& terms, const double* gap, int64_t length, double* gate) {
+        const Vector decay_re = load(terms.decay_re), decay_im = load(terms.decay_im);
+        for (int64_t i = 0; i < length; ++i) {
+            // What would cross a wider gap is below the rounding errors: nothing does, so that
+            // points far from all others feel no noise. (Also GAUSSIAN.reach in Python.)
+            const bool open = gap[i] <= 6.5;
+            const double u = open ? gap[i] : 0.0;
+            Vector cosine, sine;
+            cos_sin(decay_im * u, cosine, sine);
+            const Vector size = (open ? 1.0 : 0.0) * exp_minus(decay_re * u);
+            store(gate + 16 * i, size * cosine);
+            store(gate + 16 * i + 8, -size * sine);
+        }
+    }
+};
+
+// `Count` channels known to the compiler are in flight together; 0 means one after another.
+template <class Kernel, int Count, bool Moments>
+void aggregate_channels(const double* gate, const double* gap, int64_t length, const double* input,
+                        int stride, double* left, double* right, double* left_moment,
+                        double* right_moment) {
+    constexpr int width = Kernel::width;
+    typename Kernel::State l[Count] = {}, r[Count] = {}, lm[Count] = {}, rm[Count] = {};
+    for (int64_t i = 0; i < length; ++i) {
+        const int64_t j = length - 1 - i;
+        const double *from_left = gate + i * width, *from_right = gate + j * width;
+        for (int c = 0; c < Count; ++c) {
+            if (Moments) lm[c] = Kernel::pass(from_left, lm[c] + gap[i] * l[c]);
+            l[c] = Kernel::add(Kernel::pass(from_left, l[c]), input[i * stride + c]);
+            r[c] = Kernel::add(r[c], input[j * stride + c]);
+            if (Moments) rm[c] = Kernel::pass(from_right, rm[c] + gap[j] * r[c]);
+            r[c] = Kernel::pass(from_right, r[c]);
+        }
+    }
+    for (int c = 0; c < Count; ++c) {
+        Kernel::write(left + c * width, l[c]);
+        Kernel::write(right + c * width, r[c]);
+        if (!Moments) continue;
+        Kernel::write(left_moment + c * width, lm[c]);
+        Kernel::write(right_moment + c * width, rm[c]);
+    }
+}
+
+template <class Kernel>
+void aggregate(const double* gate, const double* gap, int64_t length, const double* input,
+               int channels, int moments, double* left, double* right, double* product) {
+    constexpr int width = Kernel::width;
+    typename Kernel::State all = Kernel::read(gate);
+    for (int64_t i = 1; i < length; ++i) all = Kernel::pass(gate + i * width, all);
+    Kernel::write(product, all);
+    for (int c = 0; c < channels;) {
+        const bool with_moment = c < moments;
+        const bool pair = with_moment ? c + 2 <= moments : c + 2 <= channels;
+        const auto run = with_moment ? (pair ? aggregate_channels<Kernel, 2, true>
+                                             : aggregate_channels<Kernel, 1, true>)
+                                     : (pair ? aggregate_channels<Kernel, 2, false>
+                                             : aggregate_channels<Kernel, 1, false>);
+        run(gate, gap, length, input + c, channels, left + c * width, right + c * width,
+            left + (channels + c) * width, right + (channels + c) * width);
+        c += pair ? 2 : 1;
+    }
+}
+
+// `Count` channels known to the compiler stay in registers; 0 means any number, in memory.
+template <class Kernel, int Count>
+void sum_channels(const Kernel& kernel, const double* gate, int64_t length, const double* input,
+                  int channels, double* left, double* right, double* sums) {
+    constexpr int width = Kernel::width;
+    const int count = Count ? Count : channels;
+    typename Kernel::State held[Count ? Count : 1];
+    const auto get = [&](double* carry, int c) {
+        return Count ? held[c] : Kernel::read(carry + c * width);
+    };
+    const auto put = [&](double* carry, int c, typename Kernel::State s) {
+        if (Count) held[c] = s; else Kernel::write(carry + c * width, s);
+    };
+    for (int c = 0; c < Count; ++c) held[c] = Kernel::read(right + c * width);
+    for (int64_t i = length - 1; i >= 0; --i) {
+        for (int c = 0; c < count; ++c) {
+            const double w = input[i * count + c];
+            const auto s = get(right, c);
+            sums[i * count + c] = kernel.value(s) + w;
+            put(right, c, Kernel::pass(gate + i * width, Kernel::add(s, w)));
+        }
+    }
+    for (int c = 0; c < Count; ++c) held[c] = Kernel::read(left + c * width);
+    for (int64_t i = 0; i < length; ++i) {
+        for (int c = 0; c < count; ++c) {
+            const auto s = Kernel::pass(gate + i * width, get(left, c));
+            sums[i * count + c] += kernel.value(s);
+            put(left, c, Kernel::add(s, input[i * count + c]));
+        }
+    }
+}
+
+template <class Kernel>
+void sum(const Terms& terms, const double* gate, int64_t length, const double* input, int channels,
+         double* left, double* right, double* sums) {
+    const Kernel kernel(terms);
+    const auto run = channels == 1   ? sum_channels<Kernel, 1>
+                     : channels == 2 ? sum_channels<Kernel, 2>
+                                     : sum_channels<Kernel, 0>;
+    run(kernel, gate, length, input, channels, left, right, sums);
+}
+
+// The states of all channels, with first moments of the first ones, moving through a block.
+// `carry` is memory for them; `Features` known to the compiler stay in registers instead.
+template <class Kernel, int Features, bool Moments>
+struct Bank {
+    typedef typename Kernel::State State;
+    static constexpr int width = Kernel::width;
+
+    int any_features;
+    double* memory;
+    State held[Features ? 2 * Features + 2 : 1], held_moments[Features ? Features + 1 : 1];
+
+    Bank(int f, double* carry) : any_features(f), memory(carry) {
+        if (!Features) return;
+        for (int c = 0; c < channels(); ++c) held[c] = Kernel::read(memory + c * width);
+        for (int c = 0; c < moments(); ++c) {
+            held_moments[c] = Kernel::read(memory + (channels() + c) * width);
+        }
+    }
+
+    int features() const { return Features ? Features : any_features; }
+    int channels() const { return 2 * features() + 2; }
+    int moments() const { return Moments ? features() + 1 : 0; }
+
+    State state(int c) const { return Features ? held[c] : Kernel::read(memory + c * width); }
+    void set(int c, State s) {
+        if (Features) held[c] = s; else Kernel::write(memory + c * width, s);
+    }
+    State moment(int c) const {
+        return Features ? held_moments[c] : Kernel::read(memory + (channels() + c) * width);
+    }
+    void set_moment(int c, State s) {
+        if (Features) held_moments[c] = s; else Kernel::write(memory + (channels() + c) * width, s);
+    }
+
+    // Take in the inputs of a position.
+    void add(const double* w) {
+        for (int c = 0; c < channels(); ++c) set(c, Kernel::add(state(c), w[c]));
+    }
+    // Cross a gap.
+    void pass(const double* gate, double gap) {
+        for (int c = 0; c < moments(); ++c) {
+            set_moment(c, Kernel::pass(gate, moment(c) + gap * state(c)));
+        }
+        for (int c = 0; c < channels(); ++c) set(c, Kernel::pass(gate, state(c)));
+    }
+    // sum_j E_ij (s_i . p_j + p_i . s_j - q_i - q_j), before the real part is taken.
+    State pair(const double* w) const {
+        const int f = features();
+        const double *p = w, *s = w + f + 1;
+        State all = -s[f] * state(f) - state(2 * f + 1);
+        for (int c = 0; c < f; ++c) all = all + s[c] * state(c) + p[c] * state(f + 1 + c);
+        return all;
+    }
+    // sum_j E_ij u_ij (s_i . p_j - q_i).
+    State pair_moment(const double* w) const {
+        const int f = features();
+        const double* s = w + f + 1;
+        State all = -s[f] * moment(f);
+        for (int c = 0; c < f; ++c) all = all + s[c] * moment(c);
+        return all;
+    }
+};
+
+template <class Kernel, int Features, bool Moments>
+double differentiate_channels(const Kernel& kernel, const double* gate, const double* gap,
+                              int64_t length, const double* input, int features, double* left,
+                              double* right, double* spread, double* force) {
+    constexpr int width = Kernel::width;
+    const int f = Features ? Features : features, channels = 2 * f + 2;
+    double total_moment = 0;
+    Bank<Kernel, Features, Moments> from_right(features, right);
+    for (int64_t i = length - 1; i >= 0; --i) {
+        const double* w = input + i * channels;
+        force[i] = -kernel.slope(from_right.pair(w));
+        for (int c = 0; c < f; ++c) {
+            spread[i * f + c] = w[f + 1 + c] + kernel.value(from_right.state(f + 1 + c));
+        }
+        if (Moments) total_moment += kernel.slope(from_right.pair_moment(w));
+        from_right.add(w);
+        from_right.pass(gate + i * width, gap[i]);
+    }
+    Bank<Kernel, Features, Moments> from_left(features, left);
+    for (int64_t i = 0; i < length; ++i) {
+        const double* w = input + i * channels;
+        from_left.pass(gate + i * width, gap[i]);
+        force[i] += kernel.slope(from_left.pair(w));
+        for (int c = 0; c < f; ++c) {
+            spread[i * f + c] += kernel.value(from_left.state(f + 1 + c));
+        }
+        if (Moments) total_moment += kernel.slope(from_left.pair_moment(w));
+        from_left.add(w);
+    }
+    return total_moment;
+}
+
+template <class Kernel>
+double differentiate(const Terms& terms, const double* gate, const double* gap, int64_t length,
+                     const double* input, int features, bool with_moment, double* left,
+                     double* right, double* spread, double* force) {
+    const Kernel kernel(terms);
+    const auto run = features == 1 ? (with_moment ? differentiate_channels<Kernel, 1, true>
+                                                  : differentiate_channels<Kernel, 1, false>)
+                                   : (with_moment ? differentiate_channels<Kernel, 0, true>
+                                                  : differentiate_channels<Kernel, 0, false>);
+    return run(kernel, gate, gap, length, input, features, left, right, spread, force);
+}
+
+template <class Kernel>
+constexpr BlockKernels table() {
+    return {Kernel::width, Kernel::gates, aggregate<Kernel>, sum<Kernel>, differentiate<Kernel>};
+}
+
+}  // namespace
+
+extern const BlockKernels real_kernels;
+extern const BlockKernels complex_kernels;
+const BlockKernels real_kernels = table<Real>();
+const BlockKernels complex_kernels = table<Complex>();
+
+}  // namespace SOFTORDER_ARCH
+}  // namespace softorder

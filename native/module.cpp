@@ -1,0 +1,209 @@
+// The Python module softorder._native: checks arrays, releases the GIL, calls the kernels.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "softsort.hpp"
+#include "sort.hpp"
+
+namespace nb = nanobind;
+
+namespace softorder {
+namespace {
+
+template <class T, size_t Dimensions>
+using Array = nb::ndarray<T, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
+template <class T, size_t Dimensions>
+using Maybe = std::optional<Array<T, Dimensions>>;
+
+template <class A>
+auto data_or_null(const std::optional<A>& array) -> decltype(array->data()) {
+    return array ? array->data() : nullptr;
+}
+
+void require(bool condition, const char* what) {
+    if (!condition) throw std::invalid_argument(std::string("softorder._native: ") + what);
+}
+
+template <class A, class B>
+bool same_shape(const A& a, const B& b) {
+    if (a.ndim() != b.ndim()) return false;
+    for (size_t d = 0; d < a.ndim(); ++d) {
+        if (a.shape(d) != b.shape(d)) return false;
+    }
+    return true;
+}
+
+template <class A, class B>
+void require_same(const std::optional<A>& a, const B& b, const char* what) {
+    require(!a || same_shape(*a, b), what);
+}
+
+Terms read_terms(const Array<const double, 2>& table) {
+    require(table.shape(1) == 4 && (table.shape(0) == 1 || table.shape(0) == kMostTerms),
+            "terms must have shape (1, 4) or (8, 4)");
+    Terms terms = {};
+    terms.count = static_cast<int>(table.shape(0));
+    for (int m = 0; m < terms.count; ++m) {
+        const double* row = table.data() + 4 * m;
+        terms.weight_re[m] = row[0];
+        terms.weight_im[m] = row[1];
+        terms.decay_re[m] = row[2];
+        terms.decay_im[m] = row[3];
+    }
+    return terms;
+}
+
+// What every product is given: sorted scores, order, counts, scale, terms, threads.
+template <class Float>
+struct Given {
+    Array<const Float, 2> sorted;
+    Array<const int64_t, 2> order;
+    Maybe<const int64_t, 1> counts;
+    Array<const double, 1> scale;
+    Array<const double, 2> terms;
+    int threads;
+
+    // For values of shape (rows, n, f); f = 1 for the scores themselves.
+    template <class Values>
+    Rows<Float> rows(const std::optional<Values>& values) const {
+        const size_t rows = sorted.shape(0), n = sorted.shape(1);
+        const size_t features = values ? values->shape(2) : 1;
+        require(same_shape(sorted, order), "order must have the shape of the sorted scores");
+        require(!counts || counts->shape(0) == rows, "one count for each row");
+        require(scale.shape(0) == rows || scale.shape(0) == 1, "one scale, or one for each row");
+        require(!values || (values->shape(0) == rows && values->shape(1) == n),
+                "values must be (rows, n, f)");
+        require(features < (size_t{1} << 24), "too many features");
+        return {sorted.data(),
+                order.data(),
+                data_or_null(counts),
+                scale.data(),
+                scale.shape(0) != 1,
+                read_terms(terms),
+                static_cast<int64_t>(rows),
+                static_cast<int64_t>(n),
+                static_cast<int64_t>(features),
+                threads};
+    }
+};
+
+template <class Float>
+struct Wanted {
+    Maybe<Float, 2> scores;
+    Maybe<Float, 3> values;
+    Maybe<double, 1> scale;
+
+    template <class Values>
+    Gradients<Float> check(const Given<Float>& given, const std::optional<Values>& v) const {
+        require_same(scores, given.sorted, "the gradient of the scores has their shape");
+        require(!values || (v && same_shape(*values, *v)),
+                "the gradient of the values has their shape");
+        require(!scale || scale->shape(0) == given.sorted.shape(0), "one scale for each row");
+        return {data_or_null(scores), data_or_null(values), data_or_null(scale)};
+    }
+};
+
+template <class Float>
+void bind(nb::module_& m) {
+    using Scores = Array<const Float, 2>;
+    using Order = Array<const int64_t, 2>;
+    using Counts = Maybe<const int64_t, 1>;
+    using Scale = Array<const double, 1>;
+    using Table = Array<const double, 2>;
+    using Values = Array<const Float, 3>;
+
+    m.def("sort",
+          [](Scores scores, Maybe<const bool, 2> valid, Array<int64_t, 2> order,
+             Array<Float, 2> sorted, int threads) {
+              require(same_shape(scores, order) && same_shape(scores, sorted),
+                      "order and sorted must have the shape of the scores");
+              require_same(valid, scores, "valid must have the shape of the scores");
+              const nb::gil_scoped_release release;
+              sort_descending<Float>(scores.data(), reinterpret_cast<const uint8_t*>(data_or_null(valid)),
+                                     static_cast<int64_t>(scores.shape(0)),
+                                     static_cast<int64_t>(scores.shape(1)), order.data(),
+                                     sorted.data(), threads);
+          },
+          nb::arg("scores").noconvert(), nb::arg("valid").none(), nb::arg("order").noconvert(),
+          nb::arg("sorted").noconvert(), nb::arg("threads"));
+    m.def("apply",
+          [](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
+             Maybe<const Float, 3> v, Array<Float, 3> y, Maybe<Float, 2> log_z) {
+              const Given<Float> given{sorted, order, counts, scale, terms, threads};
+              const Rows<Float> rows = given.rows(v);
+              require(static_cast<int64_t>(y.size()) == rows.rows * rows.n * rows.features,
+                      "y must have the shape of v");
+              require_same(log_z, sorted, "log_z must have the shape of the scores");
+              const nb::gil_scoped_release release;
+              const auto run = rows.features == 1 ? apply<Float, 1> : apply<Float, 0>;
+              run(rows, data_or_null(v), y.data(), data_or_null(log_z));
+          },
+          nb::arg("sorted").noconvert(), nb::arg("order"), nb::arg("counts").none(),
+          nb::arg("scale"), nb::arg("terms"), nb::arg("threads"), nb::arg("v").none(),
+          nb::arg("y").noconvert(), nb::arg("log_z").none());
+    m.def("apply_backward",
+          [](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
+             Maybe<const Float, 3> v, Maybe<const Float, 3> g_y, Maybe<const Float, 2> g_z,
+             Maybe<Float, 2> to_scores, Maybe<Float, 3> to_v, Maybe<double, 1> to_scale) {
+              const Given<Float> given{sorted, order, counts, scale, terms, threads};
+              const Rows<Float> rows = given.rows(v);
+              const auto to = Wanted<Float>{to_scores, to_v, to_scale}.check(given, v);
+              require(!g_y || static_cast<int64_t>(g_y->size()) ==
+                                  rows.rows * rows.n * rows.features,
+                      "g_y must have the shape of v");
+              require_same(g_z, sorted, "g_z must have the shape of the scores");
+              const nb::gil_scoped_release release;
+              const auto run =
+                  rows.features == 1 ? apply_backward<Float, 1> : apply_backward<Float, 0>;
+              run(rows, data_or_null(v), data_or_null(g_y), data_or_null(g_z), to);
+          },
+          nb::arg("sorted").noconvert(), nb::arg("order"), nb::arg("counts").none(),
+          nb::arg("scale"), nb::arg("terms"), nb::arg("threads"), nb::arg("v").none(),
+          nb::arg("g_y").none(), nb::arg("g_z").none(), nb::arg("to_scores").none(),
+          nb::arg("to_v").none(), nb::arg("to_scale").none());
+    m.def("apply_transposed",
+          [](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
+             Values u, Array<Float, 3> w) {
+              const Given<Float> given{sorted, order, counts, scale, terms, threads};
+              const Rows<Float> rows = given.rows(std::optional<Values>(u));
+              require(same_shape(u, w), "w must have the shape of u");
+              const nb::gil_scoped_release release;
+              const auto run =
+                  rows.features == 1 ? apply_transposed<Float, 1> : apply_transposed<Float, 0>;
+              run(rows, u.data(), w.data());
+          },
+          nb::arg("sorted").noconvert(), nb::arg("order"), nb::arg("counts").none(),
+          nb::arg("scale"), nb::arg("terms"), nb::arg("threads"), nb::arg("u").noconvert(),
+          nb::arg("w").noconvert());
+    m.def("apply_transposed_backward",
+          [](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
+             Values u, Array<const Float, 3> g, Maybe<Float, 2> to_scores, Maybe<Float, 3> to_u,
+             Maybe<double, 1> to_scale) {
+              const Given<Float> given{sorted, order, counts, scale, terms, threads};
+              const Rows<Float> rows = given.rows(std::optional<Values>(u));
+              const auto to = Wanted<Float>{to_scores, to_u, to_scale}.check(given, std::optional<Values>(u));
+              require(same_shape(u, g), "g must have the shape of u");
+              const nb::gil_scoped_release release;
+              const auto run = rows.features == 1 ? apply_transposed_backward<Float, 1>
+                                                  : apply_transposed_backward<Float, 0>;
+              run(rows, u.data(), g.data(), to);
+          },
+          nb::arg("sorted").noconvert(), nb::arg("order"), nb::arg("counts").none(),
+          nb::arg("scale"), nb::arg("terms"), nb::arg("threads"), nb::arg("u").noconvert(),
+          nb::arg("g").noconvert(), nb::arg("to_scores").none(), nb::arg("to_u").none(),
+          nb::arg("to_scale").none());
+}
+
+}  // namespace
+}  // namespace softorder
+
+NB_MODULE(_native, m) {
+    softorder::bind<float>(m);
+    softorder::bind<double>(m);
+    m.def("instruction_set", &softorder::instruction_set);
+}

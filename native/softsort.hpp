@@ -1,0 +1,627 @@
+// P v and P^T u of SoftSort, with their derivatives, for sorted scores: what kernels/README.md
+// derives, run by run and block by block.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <new>
+#include <vector>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#include "block_kernels.hpp"
+#include "parallel.hpp"
+
+namespace softorder {
+
+// Long rows are cut into blocks of this many positions: they fit a cache, and threads share them.
+constexpr int64_t kBlock = 4096;
+// Less work than this many positions is done before a thread starts.
+constexpr int64_t kWorthAThread = 1 << 13;
+
+// A batch of rows of sorted scores.
+template <class Float>
+struct Rows {
+    const Float* sorted;    // (rows, n), descending; 0 where masked
+    const int64_t* order;   // (rows, n), item at each position
+    const int64_t* counts;  // (rows,), how many items take part; null if all do
+    const double* scale;    // (rows,), or one for all
+    bool scale_per_row;
+    Terms terms;
+    int64_t rows, n, features;
+    int threads;
+};
+
+// Positions of one row whose weights for each other are not zero.
+struct Run {
+    int64_t begin, end;
+    bool tied;  // infinite scores: all weights are equal
+};
+
+struct Runs {
+    Run run[3];
+    int number = 0;
+    bool spoiled = false;  // by a NaN: everything in this row is NaN
+
+    void add(int64_t begin, int64_t end, bool tied) {
+        if (begin < end) run[number++] = {begin, end, tied};
+    }
+};
+
+template <class Float>
+Runs find_runs(const Float* sorted, int64_t count, double scale) {
+    Runs runs;
+    // Not `scale <= 0`: a NaN must not pass.
+    runs.spoiled = count > 0 && (std::isnan(sorted[0]) || !(scale > 0));
+    if (runs.spoiled) return runs;
+    int64_t first = 0, last = count;
+    while (first < count && sorted[first] == std::numeric_limits<Float>::infinity()) ++first;
+    while (last > first && sorted[last - 1] == -std::numeric_limits<Float>::infinity()) --last;
+    runs.add(0, first, true);
+    runs.add(first, last, false);
+    runs.add(last, count, true);
+    return runs;
+}
+
+// Memory that grows and is never cleared: numbers are written before they are read.
+class Scratch {
+  public:
+    double* get(int64_t size) {
+        if (size > capacity_) {
+            memory_.reset();
+            memory_.reset(allocate(static_cast<size_t>(size) * sizeof(double)));
+            capacity_ = size;
+        }
+        return memory_.get();
+    }
+
+  private:
+    struct Free {
+        void operator()(double* memory) const { std::free(memory); }
+    };
+
+    static double* allocate(size_t bytes) {
+        constexpr size_t huge_page = size_t{1} << 21;
+        const bool huge = bytes >= 2 * huge_page;
+        void* memory = huge ? std::aligned_alloc(huge_page, (bytes / huge_page + 1) * huge_page)
+                            : std::malloc(bytes);
+        if (!memory) throw std::bad_alloc();
+#ifdef MADV_HUGEPAGE
+        // A page fault for every 4 KiB would cost as much as the recurrences.
+        if (huge) madvise(memory, bytes, MADV_HUGEPAGE);
+#endif
+        return static_cast<double*>(memory);
+    }
+
+    std::unique_ptr<double, Free> memory_;
+    int64_t capacity_ = 0;
+};
+
+// What a thread needs for the block that it works on.
+struct BlockScratch {
+    Scratch gate, sums, force;
+};
+
+// What a run needs, kept from row to row.
+struct Workspace {
+    Scratch gap, gate, input, left, right;
+    Scratch center, p, second, force;
+    BlockScratch block;
+};
+
+// The recurrences over one run, cut into blocks.
+template <class Float>
+class RunSolver {
+  public:
+    struct Block {
+        int64_t begin, length;
+        double *gap, *gate, *input;
+        double *left, *right;  // what enters it
+        BlockScratch& scratch;
+    };
+
+    RunSolver(const Float* sorted, Run run, double scale, const Terms& terms, int threads,
+              Workspace& memory)
+        : sorted_(sorted),
+          run_(run),
+          length_(run.end - run.begin),
+          blocks_((length_ + kBlock - 1) / kBlock),
+          inverse_scale_(1 / scale),
+          terms_(terms),
+          kernels_(block_kernels(terms)),
+          keeps_gates_(blocks_ == 1 || kernels_.width == 1),
+          threads_(threads),
+          memory_(memory) {}
+
+    // Sums of all channels, by position: done(begin, length, sums).
+    template <class Fill, class Done>
+    void sums(int channels, const Fill& fill, const Done& done) {
+        sweep(channels, 0, fill, [&](const Block& block) {
+            double* sums = block.scratch.sums.get(block.length * channels);
+            kernels_.sum(terms_, block.gate, block.length, block.input, channels, block.left,
+                         block.right, sums);
+            done(block.begin, block.length, sums);
+        });
+    }
+
+    // The derivatives: done(begin, length, spread, force); returns the scale's derivative.
+    template <class Fill, class Done>
+    double derivatives(int features, bool with_moment, const Fill& fill, const Done& done) {
+        std::vector<double> moment(static_cast<size_t>(blocks_));
+        sweep(2 * features + 2, with_moment ? features + 1 : 0, fill, [&](const Block& block) {
+            double* spread = block.scratch.sums.get(block.length * features);
+            double* force = block.scratch.force.get(block.length);
+            moment[static_cast<size_t>((block.begin - run_.begin) / kBlock)] =
+                kernels_.differentiate(terms_, block.gate, block.gap, block.length, block.input,
+                                       features, with_moment, block.left, block.right, spread,
+                                       force);
+            const double unit = run_.tied ? 0 : inverse_scale_;
+            for (int64_t i = 0; i < block.length; ++i) force[i] *= unit;
+            done(block.begin, block.length, spread, force);
+        });
+        double sum = 0;
+        for (double m : moment) sum += m;
+        return run_.tied ? 0 : sum * inverse_scale_;
+    }
+
+  private:
+    // Calls visit(block) for every block, with `channels` inputs for each position as
+    // fill(begin, length, input) writes them; first moments for the first `moments` of them.
+    template <class Fill, class Visit>
+    void sweep(int channels, int moments, const Fill& fill, const Visit& visit) {
+        const int64_t states = static_cast<int64_t>(channels + moments) * kernels_.width;
+        double* left = memory_.left.get(blocks_ * states);
+        double* right = memory_.right.get(blocks_ * states);
+        double* input = memory_.input.get(length_ * channels);
+        double* gap = memory_.gap.get(length_);
+        double* gate = keeps_gates_ ? memory_.gate.get(length_ * kernels_.width) : nullptr;
+        const auto block_at = [&](int64_t b, BlockScratch& scratch) {
+            const int64_t at = b * kBlock, size = std::min(kBlock, length_ - at);
+            double* block_gate = gate ? gate + at * kernels_.width
+                                      : scratch.gate.get(kBlock * kernels_.width);
+            return Block{run_.begin + at,      size,
+                         gap + at,             block_gate,
+                         input + at * channels, left + b * states,
+                         right + b * states,   scratch};
+        };
+        const auto prepare = [&](const Block& block) {
+            if (!has_gaps_) write_gaps(block);
+            if (!has_gaps_ || !keeps_gates_) {
+                kernels_.gates(terms_, block.gap, block.length, block.gate);
+            }
+            fill(block.begin, block.length, block.input);
+        };
+        if (blocks_ == 1) {
+            const Block block = block_at(0, memory_.block);
+            prepare(block);
+            std::fill(left, left + states, 0.0);
+            std::fill(right, right + states, 0.0);
+            has_gaps_ = true;
+            visit(block);
+            return;
+        }
+        const auto each_block = [&](const auto& work) {
+            for_each_range(threads_, blocks_, kWorthAThread / kBlock, [&](int64_t b0, int64_t b1) {
+                BlockScratch scratch;
+                for (int64_t b = b0; b < b1; ++b) work(b, block_at(b, scratch));
+            });
+        };
+        std::vector<double> product(static_cast<size_t>(blocks_ * kernels_.width));
+        std::vector<double> extent(static_cast<size_t>(blocks_));
+        each_block([&](int64_t b, const Block& block) {
+            prepare(block);
+            kernels_.aggregate(block.gate, block.gap, block.length, block.input, channels, moments,
+                               block.left, block.right, &product[index(b * kernels_.width)]);
+            for (int64_t i = 0; i < block.length; ++i) extent[index(b)] += block.gap[i];
+        });
+        has_gaps_ = true;
+        const auto through = [&](double* of_block, double* state, int64_t b) {
+            enter(of_block + b * states, state, channels, moments,
+                  &product[index(b * kernels_.width)], extent[index(b)]);
+        };
+        std::vector<double> from_left(index(states)), from_right(index(states));
+        for (int64_t b = 0; b < blocks_; ++b) {
+            through(left, from_left.data(), b);
+            through(right, from_right.data(), blocks_ - 1 - b);
+        }
+        each_block([&](int64_t, const Block& block) {
+            if (!keeps_gates_) kernels_.gates(terms_, block.gap, block.length, block.gate);
+            visit(block);
+        });
+    }
+
+    static size_t index(int64_t i) { return static_cast<size_t>(i); }
+
+    // In units of the scale. What would cross the run's first gate is zero, so any gap will do.
+    void write_gaps(const Block& block) const {
+        const Float* x = sorted_ + block.begin;
+        const auto difference = [&](int64_t i) {
+            return (static_cast<double>(x[i - 1]) - static_cast<double>(x[i])) * inverse_scale_;
+        };
+        if (run_.tied) {
+            std::fill(block.gap, block.gap + block.length, 0.0);
+            return;
+        }
+        block.gap[0] = block.begin == run_.begin ? 0.0 : difference(0);
+        for (int64_t i = 1; i < block.length; ++i) block.gap[i] = difference(i);
+    }
+
+    // Exchanges what a block gives with nothing entering for what enters it, and moves on.
+    void enter(double* of_block, double* state, int channels, int moments, const double* product,
+               double extent) const {
+        const int width = kernels_.width;
+        const auto pass = [&](double* to, const double* s) {
+            if (width == 1) {
+                to[0] += product[0] * s[0];
+                return;
+            }
+            const int half = width / 2;
+            for (int m = 0; m < half; ++m) {
+                to[m] += product[m] * s[m] - product[half + m] * s[half + m];
+                to[half + m] += product[m] * s[half + m] + product[half + m] * s[m];
+            }
+        };
+        std::vector<double> next(of_block, of_block + (channels + moments) * width);
+        for (int c = 0; c < channels; ++c) pass(&next[index(c * width)], state + c * width);
+        for (int c = 0; c < moments; ++c) {
+            double* moment = state + (channels + c) * width;
+            std::vector<double> moved(moment, moment + width);
+            for (int m = 0; m < width; ++m) moved[index(m)] += extent * state[c * width + m];
+            pass(&next[index((channels + c) * width)], moved.data());
+        }
+        std::copy(state, state + next.size(), of_block);
+        std::copy(next.begin(), next.end(), state);
+    }
+
+    const Float* sorted_;
+    Run run_;
+    int64_t length_, blocks_;
+    double inverse_scale_;
+    const Terms& terms_;
+    const BlockKernels& kernels_;
+    bool keeps_gates_;  // for the whole run; complex ones are computed again for each block
+    int threads_;
+    Workspace& memory_;
+    bool has_gaps_ = false;
+};
+
+// Calls work(row, runs, scale, threads, memory) for every row; threads go over rows or inside one.
+template <class Float, class Work>
+void for_each_row(const Rows<Float>& rows, const Work& work) {
+    const auto one = [&](int64_t row, int threads, Workspace& memory) {
+        const double scale = rows.scale[rows.scale_per_row ? row : 0];
+        const int64_t count = rows.counts ? rows.counts[row] : rows.n;
+        work(row, find_runs(rows.sorted + row * rows.n, count, scale), scale, threads,
+             memory);
+    };
+    const int64_t cost = std::max<int64_t>(1, rows.n * (rows.features + 1));
+    if (rows.rows < 2 * rows.threads && rows.n > 2 * kBlock) {
+        Workspace memory;
+        for (int64_t row = 0; row < rows.rows; ++row) one(row, rows.threads, memory);
+        return;
+    }
+    for_each_range(rows.threads, rows.rows, 1 + kWorthAThread / cost, [&](int64_t b, int64_t e) {
+        Workspace memory;
+        for (int64_t row = b; row < e; ++row) one(row, 1, memory);
+    });
+}
+
+// The number of features: one, known to the compiler, or any (0).
+template <int Features, class Float>
+int64_t features_of(const Rows<Float>& rows) {
+    return Features ? Features : rows.features;
+}
+
+// The values of the item at a position.
+template <int Features, class Float>
+const Float* values_at(const Rows<Float>& rows, const Float* v, int64_t row, int64_t position) {
+    const int64_t at = row * rows.n + position;
+    if (!v) return rows.sorted + at;
+    return v + (row * rows.n + rows.order[at]) * features_of<Features>(rows);
+}
+
+template <class Float>
+bool any_infinite(const Float* x, int64_t size) {
+    // Infinity minus itself is the only way from not-NaN to NaN: one pass without branches.
+    bool found = false;
+    for (int64_t i = 0; i < size; ++i) found |= x[i] == x[i] && !(x[i] - x[i] == 0);
+    return found;
+}
+
+template <class Float>
+double finite_or_zero(Float x) {
+    return std::isinf(x) ? 0.0 : static_cast<double>(x);
+}
+
+// A value in the middle of a run. Derivatives do not change when all values move, and near their own
+// size fewer digits cancel.
+template <int Features, class Float>
+void write_center(const Rows<Float>& rows, const Float* v, int64_t row, Run run, double* center) {
+    const Float* middle = values_at<Features>(rows, v, row, (run.begin + run.end) / 2);
+    for (int64_t c = 0; c < features_of<Features>(rows); ++c) center[c] = finite_or_zero(middle[c]);
+}
+
+// How a result at a position is put together where the input holds infinities: the finite part,
+// and which end is reached with a weight above 0. Zero times infinity counts as zero. Sums of
+// complex terms cannot be told from zero below their rounding errors.
+inline double with_ends(const Terms& terms, double finite, double up, double down) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    const double noise = terms.count == 1 ? 0 : 1e-12;
+    return finite + (up > noise ? infinity : 0.0) + (down > noise ? -infinity : 0.0);
+}
+
+template <class Float>
+void fill_with(Float* to, int64_t size, double value) {
+    for (int64_t i = 0; i < size; ++i) to[i] = static_cast<Float>(value);
+}
+
+// Writes the mean of `force` over each group of tied scores to the items of the group.
+template <class Float>
+void average_ties(const Float* sorted, const int64_t* order, int64_t begin, int64_t end,
+                  const double* force, Float* gradient) {
+    for (int64_t i = begin, next; i < end; i = next) {
+        double sum = force[i];
+        for (next = i + 1; next < end && sorted[next] == sorted[i]; ++next) sum += force[next];
+        const Float mean = static_cast<Float>(sum / static_cast<double>(next - i));
+        for (; i < next; ++i) gradient[order[i]] = mean;
+    }
+}
+
+// y = P v by position, and log Z, which may be null. v is by item; null for the scores themselves.
+template <class Float, int Features>
+void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z) {
+    const int64_t n = rows.n, f = features_of<Features>(rows);
+    const int parts = v && any_infinite(v, rows.rows * n * f) ? 3 : 1;
+    const int channels = static_cast<int>(f * parts + 1);
+    for_each_row(rows, [&](int64_t row, const Runs& runs, double scale, int threads,
+                           Workspace& memory) {
+        Float* y_row = y + row * n * f;
+        Float* z_row = log_z ? log_z + row * n : nullptr;
+        const double blank = runs.spoiled ? std::numeric_limits<double>::quiet_NaN() : 0.0;
+        const int64_t done = runs.number ? runs.run[runs.number - 1].end : 0;
+        fill_with(y_row + done * f, (n - done) * f, blank);
+        if (z_row) fill_with(z_row + done, n - done, blank);
+        for (int r = 0; r < runs.number; ++r) {
+            const Run run = runs.run[r];
+            double* center = memory.center.get(f);
+            write_center<Features>(rows, v, row, run, center);
+            if (!v && run.tied) {
+                // Infinite scores: the mean of equal ones.
+                std::fill(y_row + run.begin, y_row + run.end, rows.sorted[row * n + run.begin]);
+                if (!z_row) continue;
+            }
+            RunSolver<Float> solver(rows.sorted + row * n, run, scale, rows.terms, threads,
+                                    memory);
+            const auto fill = [&](int64_t begin, int64_t size, double* input) {
+                for (int64_t i = 0; i < size; ++i, input += channels) {
+                    const Float* from = values_at<Features>(rows, v, row, begin + i);
+                    for (int64_t c = 0; c < f; ++c) {
+                        input[c] = static_cast<double>(from[c]) - center[c];
+                        if (parts == 1) continue;
+                        if (std::isinf(from[c])) input[c] = 0;
+                        input[f + c] = std::isinf(from[c]) && from[c] > 0;
+                        input[2 * f + c] = std::isinf(from[c]) && from[c] < 0;
+                    }
+                    input[channels - 1] = 1;
+                }
+            };
+            solver.sums(channels, fill, [&](int64_t begin, int64_t size, const double* sums) {
+                for (int64_t i = 0; i < size; ++i, sums += channels) {
+                    const double z = sums[channels - 1];
+                    if (z_row) z_row[begin + i] = static_cast<Float>(std::log(z));
+                    for (int64_t c = 0; c < f; ++c) {
+                        // An infinite item is 0 here, not at the centre: its share is given back.
+                        double mean = sums[c] / z + center[c];
+                        if (parts == 3) {
+                            const double lost = (sums[f + c] + sums[2 * f + c]) / z;
+                            mean -= lost * center[c];
+                            mean = with_ends(rows.terms, mean, sums[f + c], sums[2 * f + c]);
+                        }
+                        if (v || !run.tied) y_row[(begin + i) * f + c] = static_cast<Float>(mean);
+                    }
+                }
+            });
+        }
+    });
+}
+
+// Where a gradient is not asked for, its pointer is null.
+template <class Float>
+struct Gradients {
+    Float* scores;   // (rows, n) by item
+    Float* values;   // (rows, n, features): by item for P v, by position for P^T u
+    double* scale;   // (rows,)
+};
+
+template <class Float>
+void spoil(const Gradients<Float>& to, int64_t row, int64_t n, int64_t f, double value) {
+    if (to.scores) fill_with(to.scores + row * n, n, value);
+    if (to.values) fill_with(to.values + row * n * f, n * f, value);
+    if (to.scale) to.scale[row] = value;
+}
+
+// The derivatives of a product for every row. The first stage has the channels p, which
+// read(row, position, center, p) gives after start(row, run, center), and 1; from their sums, middle(row, position, sums, s)
+// computes s and q. The second stage has all of them; what spread_to(row, position, K s) returns is
+// added to the derivative by the score there.
+template <int Features, class Float, class Start, class Read, class Middle, class Spread>
+void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Start& start,
+                   const Read& read, const Middle& middle, const Spread& spread_to) {
+    const int64_t n = rows.n, f = features_of<Features>(rows);
+    for_each_row(rows, [&](int64_t row, const Runs& runs, double scale, int threads,
+                           Workspace& memory) {
+        spoil(to, row, n, f, runs.spoiled ? std::numeric_limits<double>::quiet_NaN() : 0.0);
+        const Float* sorted = rows.sorted + row * n;
+        const int64_t* order = rows.order + row * n;
+        double* force = memory.force.get(n);
+        for (int r = 0; r < runs.number; ++r) {
+            const Run run = runs.run[r];
+            RunSolver<Float> solver(sorted, run, scale, rows.terms, threads,
+                                    memory);
+            double* center = memory.center.get(f);
+            start(row, run, center);
+            double* p = memory.p.get((run.end - run.begin) * f) - run.begin * f;
+            double* second = memory.second.get((run.end - run.begin) * (f + 1)) -
+                             run.begin * (f + 1);
+            const auto fill_first = [&](int64_t begin, int64_t size, double* input) {
+                for (int64_t i = begin; i < begin + size; ++i) {
+                    read(row, i, center, p + i * f);
+                    for (int64_t c = 0; c < f; ++c) *input++ = p[i * f + c];
+                    *input++ = 1;
+                }
+            };
+            solver.sums(static_cast<int>(f + 1), fill_first,
+                        [&](int64_t begin, int64_t size, const double* sums) {
+                            for (int64_t i = begin; i < begin + size; ++i, sums += f + 1) {
+                                middle(row, i, sums, second + i * (f + 1));
+                            }
+                        });
+            const auto fill_second = [&](int64_t begin, int64_t size, double* input) {
+                for (int64_t i = begin; i < begin + size; ++i) {
+                    for (int64_t c = 0; c < f; ++c) *input++ = p[i * f + c];
+                    *input++ = 1;
+                    for (int64_t c = 0; c <= f; ++c) *input++ = second[i * (f + 1) + c];
+                }
+            };
+            const auto done = [&](int64_t begin, int64_t size, const double* spread,
+                                  const double* slope) {
+                for (int64_t i = 0; i < size; ++i) {
+                    force[begin + i] = slope[i] + spread_to(row, begin + i, spread + i * f);
+                }
+            };
+            const double moment = solver.derivatives(static_cast<int>(f), to.scale, fill_second, done);
+            if (to.scale) to.scale[row] += moment;
+            if (!to.scores || run.tied) continue;
+            for_each_range(threads, run.end - run.begin, kWorthAThread, [&](int64_t b, int64_t e) {
+                // A group of ties belongs to the range that it begins in.
+                b += run.begin, e += run.begin;
+                while (b > run.begin && b < e && sorted[b] == sorted[b - 1]) ++b;
+                while (b < e && e < run.end && sorted[e] == sorted[e - 1]) ++e;
+                average_ties(sorted, order, b, e, force, to.scores + row * n);
+            });
+        }
+    });
+}
+
+// The derivatives of sum(g_y * y) + sum(g_z * log Z) for y, log Z = apply(v). Null means zero. If v
+// itself is null, all of the derivative goes to the scores.
+template <class Float, int Features>
+void apply_backward(const Rows<Float>& rows, const Float* v, const Float* g_y, const Float* g_z,
+                    const Gradients<Float>& to) {
+    const int64_t n = rows.n, f = features_of<Features>(rows);
+    const bool infinite = v && any_infinite(v, rows.rows * n * f);
+    const auto start = [&](int64_t row, Run run, double* center) {
+        write_center<Features>(rows, v, row, run, center);
+    };
+    const auto read = [&](int64_t row, int64_t position, const double* center, double* p) {
+        const Float* from = values_at<Features>(rows, v, row, position);
+        for (int64_t c = 0; c < f; ++c) {
+            p[c] = (infinite ? finite_or_zero(from[c]) : static_cast<double>(from[c])) - center[c];
+        }
+    };
+    const auto middle = [&](int64_t row, int64_t position, const double* sums, double* s) {
+        const int64_t at = row * n + position;
+        const double share = 1 / sums[f];
+        double q = g_z ? -static_cast<double>(g_z[at]) * share : 0.0;
+        for (int64_t c = 0; c < f; ++c) {
+            s[c] = g_y ? static_cast<double>(g_y[at * f + c]) * share : 0.0;
+            q += s[c] * (sums[c] * share);
+        }
+        s[f] = q;
+    };
+    const auto spread_to = [&](int64_t row, int64_t position, const double* spread) {
+        if (!v) return spread[0];
+        if (!to.values) return 0.0;
+        const int64_t item = row * n + rows.order[row * n + position];
+        for (int64_t c = 0; c < f; ++c) {
+            const bool fixed = infinite && std::isinf(v[item * f + c]);
+            to.values[item * f + c] = fixed ? Float{0} : static_cast<Float>(spread[c]);
+        }
+        return 0.0;
+    };
+    differentiate<Features>(rows, to, start, read, middle, spread_to);
+}
+
+// w = P^T u = K (u / Z), by item; u is by position.
+template <class Float, int Features>
+void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
+    const int64_t n = rows.n, f = features_of<Features>(rows);
+    const int parts = any_infinite(u, rows.rows * n * f) ? 3 : 1;
+    const int channels = static_cast<int>(f * parts);
+    for_each_row(rows, [&](int64_t row, const Runs& runs, double scale, int threads,
+                           Workspace& memory) {
+        const double blank = runs.spoiled ? std::numeric_limits<double>::quiet_NaN() : 0.0;
+        Float* w_row = w + row * n * f;
+        fill_with(w_row, n * f, blank);
+        for (int r = 0; r < runs.number; ++r) {
+            const Run run = runs.run[r];
+            RunSolver<Float> solver(rows.sorted + row * n, run, scale, rows.terms, threads,
+                                    memory);
+            double* z = memory.second.get(run.end - run.begin) - run.begin;
+            const auto ones = [](int64_t, int64_t size, double* input) {
+                for (int64_t i = 0; i < size; ++i) input[i] = 1;
+            };
+            solver.sums(1, ones, [&](int64_t begin, int64_t size, const double* sums) {
+                std::copy(sums, sums + size, z + begin);
+            });
+            const auto fill = [&](int64_t begin, int64_t size, double* input) {
+                for (int64_t i = 0; i < size; ++i, input += channels) {
+                    const Float* from = u + (row * n + begin + i) * f;
+                    const double share = 1 / z[begin + i];
+                    for (int64_t c = 0; c < f; ++c) {
+                        input[c] = finite_or_zero(from[c]) * share;
+                        if (parts == 1) continue;
+                        input[f + c] = std::isinf(from[c]) && from[c] > 0 ? share : 0.0;
+                        input[2 * f + c] = std::isinf(from[c]) && from[c] < 0 ? share : 0.0;
+                    }
+                }
+            };
+            solver.sums(channels, fill, [&](int64_t begin, int64_t size, const double* sums) {
+                for (int64_t i = 0; i < size; ++i, sums += channels) {
+                    Float* item = w_row + rows.order[row * n + begin + i] * f;
+                    for (int64_t c = 0; c < f; ++c) {
+                        const double sum = parts == 1 ? sums[c]
+                                                      : with_ends(rows.terms, sums[c], sums[f + c],
+                                                                  sums[2 * f + c]);
+                        item[c] = static_cast<Float>(sum);
+                    }
+                }
+            });
+        }
+    });
+}
+
+// The derivatives of sum(g * w) for w = apply_transposed(u).
+template <class Float, int Features>
+void apply_transposed_backward(const Rows<Float>& rows, const Float* u, const Float* g,
+                               const Gradients<Float>& to) {
+    const int64_t n = rows.n, f = features_of<Features>(rows);
+    const auto start = [](int64_t, Run, double*) {};
+    const auto read = [&](int64_t row, int64_t position, const double*, double* p) {
+        const Float* from = g + (row * n + rows.order[row * n + position]) * f;
+        for (int64_t c = 0; c < f; ++c) p[c] = static_cast<double>(from[c]);
+    };
+    const auto middle = [&](int64_t row, int64_t position, const double* sums, double* s) {
+        const int64_t at = row * n + position;
+        const double share = 1 / sums[f];
+        s[f] = 0;
+        for (int64_t c = 0; c < f; ++c) {
+            const Float from = u[at * f + c];
+            s[c] = finite_or_zero(from) * share;
+            s[f] += s[c] * (sums[c] * share);
+            if (!to.values) continue;
+            to.values[at * f + c] = std::isinf(from) ? Float{0}
+                                                     : static_cast<Float>(sums[c] * share);
+        }
+    };
+    const auto spread_to = [](int64_t, int64_t, const double*) { return 0.0; };
+    differentiate<Features>(rows, to, start, read, middle, spread_to);
+}
+
+}  // namespace softorder
