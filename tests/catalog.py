@@ -10,12 +10,27 @@ import pytest
 
 import softorder as so
 from softorder import relaxations
+from softorder.kernels import tiled
 
 
 def bent(a, b):
     """A semi-metric that depends on more than the difference."""
     return abs(a**3 - b**3) ** 0.5 + abs(a - b)
 
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Via(so.SoftSort):
+    """SoftSort by a kernel that would not be chosen for so few items."""
+
+    kernel: str = "dense"
+
+    def operator(self, scores):
+        with so.config(kernel=self.kernel):
+            return super().operator(scores)
+
+
+# So that a few items make several tiles.
+tiled.TILE = 16
 
 # Further settings of a relaxation that deserve a run of their own.
 VARIANTS = {
@@ -26,6 +41,12 @@ VARIANTS = {
         {"tau": 0.3, "metric": bent},
     ]
 }
+KERNELS = [
+    {"kernel": "portable"},
+    {"kernel": "portable", "metric": "square"},
+    {"kernel": "tiled", "metric": 1.5},
+    {"kernel": "dense"},
+]
 
 
 def _name(settings):
@@ -39,13 +60,15 @@ def every_relaxation():
             yield pytest.param(
                 getattr(relaxations, name)(**settings), id=f"{name}({_name(settings)})"
             )
+    for settings in KERNELS:
+        yield pytest.param(Via(**settings), id=f"SoftSort({_name(settings)})")
 
 
 RELAXATIONS = list(every_relaxation())
 
 
 # The field that makes a relaxation hard as it goes to 0; None for one that has none.
-TEMPERATURE = {"SoftSort": "tau"}
+TEMPERATURE = {"SoftSort": "tau", "Via": "tau"}
 
 
 def cold(how, temperature=1e-9):

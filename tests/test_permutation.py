@@ -300,7 +300,7 @@ def test_an_array_is_not_made_without_a_word(P):
 def test_logits_of_the_wrong_shape_are_an_error():
     class Careless(so.PermutationRelaxation):
         def operator(self, scores):
-            return RowSoftmax(scores, lambda rows: scores.items)
+            return RowSoftmax(scores, lambda scores, rows: scores.items)
 
     with pytest.raises(ValueError, match=r"must have the shape \(3, 3\); got .*\(3,\).* Rows are"):
         so.sort(np.ones(3), Careless())
@@ -309,9 +309,10 @@ def test_logits_of_the_wrong_shape_are_an_error():
 def test_logits_that_overflow_are_nan_not_zero():
     class Overflowing(so.PermutationRelaxation):
         def operator(self, scores):
-            return RowSoftmax(
-                scores, lambda rows: scores.items[..., None, :] * np.full((3, 1), -1e300)
-            )
+            def logits(scores, rows):
+                return scores.items[..., None, :] * np.full((3, 1), -1e300)
+
+            return RowSoftmax(scores, logits)
 
     with np.errstate(over="ignore", invalid="ignore"):
         assert np.isnan(so.sort(np.full(3, 1e300), Overflowing())).all()

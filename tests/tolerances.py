@@ -9,6 +9,8 @@ import torch
 # float32, so what remains is the rounding of input and output.
 VALUES = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 GRADIENTS = {"float64": 1e-10, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
+# exp(-u^2) as a sum of complex exponentials: they cancel, and leave this.
+SQUARE_VALUES = {**VALUES, "float64": 1e-11}
 # Central differences in float64.
 FINITE_DIFFERENCES = 1e-6
 

@@ -8,6 +8,7 @@
 Importing softorder imports no framework; `softorder.torch` has the torch modules.
 """
 
+from softorder._config import config
 from softorder.ops import (
     argsort,
     as_relaxation,
@@ -33,6 +34,7 @@ __all__ = [
     "TransposedPermutation",
     "argsort",
     "as_relaxation",
+    "config",
     "knn",
     "median",
     "quantile",

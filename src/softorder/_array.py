@@ -8,11 +8,12 @@ that `import softorder` imports no framework.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import array_api_compat.numpy
 import numpy
@@ -21,6 +22,52 @@ from softorder import _checks
 
 Array: TypeAlias = Any
 """An array of any framework. The standard has no common type to name here."""
+
+
+class NativeProducts(Protocol):
+    """The native kernel in one framework: flat arrays of float32 or float64 on the CPU."""
+
+    def sort(self, scores: Array, valid: Array | None) -> tuple[Array, Array]:
+        """Return the stable descending order of (rows, n), masked last, and the sorted scores."""
+        ...
+
+    def product(
+        self, kind: str, scores: Array, values: Any, scale: Any, problem: NativeProblem
+    ) -> Array:
+        """Return a product of `kernels.native.PRODUCTS`.
+
+        Args:
+            kind: Its name.
+            scores: (rows, n), for their gradient; the kernel reads those of the problem.
+            values: (rows, n, f), or None for a product that has none.
+            scale: A number, or (rows,) of float64, which may receive a gradient.
+            problem: The rest.
+        """
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class NativeProblem:
+    """What a native product is given besides the arrays that receive gradients.
+
+    Attributes:
+        shape: (..., n), whose batch became the rows.
+        positions: (rows, n) sorted scores, infinities in place, 0 where masked.
+        order: (rows, n) item at each position.
+        counts: (rows,) number of valid items; None if all are.
+        power: Which of `kernels.exponentials` the weights are.
+        recompute: `(kind, scores, values, scale)` gives a product in operations that can be
+            differentiated any number of times.
+        views: What a framework keeps here from one product to the next.
+    """
+
+    shape: tuple[int, ...]
+    positions: Array
+    order: Array
+    counts: Array | None
+    power: float
+    recompute: Callable[..., Array]
+    views: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +84,16 @@ class Wiring:
         average_gradient: `(x, begins)` gives the same values as x; derivatives are averaged over
             each run of the last axis, a run ending before the next place that `begins` marks.
         take_along_axis: `(x, index, axis)` as in the standard, other dimensions broadcast.
+        add_along_axis: `(x, index, n)` adds the entries of x (..., k, f) up at the places `index`
+            (..., k) of zeros (..., n, f), batch dimensions broadcast.
         matmul: The matrix product, in the precision of its arguments whatever the context.
+        checkpoint: `(function, *arrays)` calls it, and calls it again in the backward pass
+            instead of keeping what it computed.
+        scan: `(gate, v)` is the recurrence of `kernels.scan.chunked_scan`, differentiable. None
+            for a framework that does not differentiate.
+        native: The products of the native kernel, differentiable. None likewise.
+        is_plain: Whether the native kernel can read these arrays and its derivatives will do
+            (no forward mode, no vmap).
     """
 
     name: str
@@ -47,7 +103,21 @@ class Wiring:
     stop_gradient: Callable[[Array], Array]
     average_gradient: Callable[[Array, Array], Array]
     take_along_axis: Callable[[Array, Array, int], Array]
+    add_along_axis: Callable[[Array, Array, int], Array]
     matmul: Callable[[Array, Array], Array]
+    checkpoint: Callable[..., Array]
+    is_plain: Callable[..., bool]
+    scan: Callable[[Array, Array], Array] | None = None
+    native: NativeProducts | None = None
+
+
+def _numpy_add_along_axis(x: numpy.ndarray, index: numpy.ndarray, n: int) -> numpy.ndarray:
+    batch = numpy.broadcast_shapes(x.shape[:-2], index.shape[:-1])
+    total = numpy.zeros((math.prod(batch), n, x.shape[-1]), dtype=x.dtype)
+    index = numpy.broadcast_to(index, (*batch, index.shape[-1])).reshape(len(total), -1)
+    x = numpy.broadcast_to(x, (*batch, *x.shape[-2:])).reshape(*index.shape, x.shape[-1])
+    numpy.add.at(total, (numpy.arange(len(total))[:, None], index), x)
+    return total.reshape(*batch, n, x.shape[-1])
 
 
 NUMPY = Wiring(
@@ -58,7 +128,10 @@ NUMPY = Wiring(
     stop_gradient=lambda x: x,
     average_gradient=lambda x, begins: x,
     take_along_axis=numpy.take_along_axis,
+    add_along_axis=_numpy_add_along_axis,
     matmul=numpy.matmul,
+    checkpoint=lambda function, *arrays: function(*arrays),
+    is_plain=lambda *arrays: True,
 )
 
 
@@ -114,7 +187,12 @@ def wide_dtype(xp: Any, dtype: Any) -> Any:
 
 def widen(xp: Any, x: Array) -> Array:
     """Return half-precision arrays as float32, others as they are."""
-    return xp.astype(x, wide_dtype(xp, x.dtype), copy=False)
+    return cast(xp, x, wide_dtype(xp, x.dtype))
+
+
+def cast(xp: Any, x: Array, dtype: Any) -> Array:
+    """Return x in a dtype; x itself if it has it (xp.astype would cost more than a small sort)."""
+    return x if x.dtype == dtype else xp.astype(x, dtype)
 
 
 def any_infinite(wiring: Wiring, x: Array) -> bool:
@@ -142,6 +220,8 @@ def take_along(wiring: Wiring, x: Array, index: Array, axis: int) -> Array:
 
 def move_axis(xp: Any, x: Array, source: int, destination: int) -> Array:
     """Return x with one dimension moved; xp.moveaxis has no batching rule in torch.func.vmap."""
+    if source % x.ndim == destination % x.ndim:
+        return x
     axes = list(range(x.ndim))
     axes.insert(destination % x.ndim, axes.pop(source))
     return xp.permute_dims(x, tuple(axes))

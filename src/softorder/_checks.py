@@ -160,14 +160,14 @@ def check_positive_number(
     return number
 
 
-def check_choice(value: str, choices: Mapping[str, Choice], name: str) -> Choice:
+def check_choice(value: str, choices: Mapping[str, Choice], name: str, fix: str) -> Choice:
     """Return what a name stands for."""
     if value not in choices:
         raise ValueError(
             message(
                 f"a {name} given by name must be one of {', '.join(map(repr, choices))}",
                 repr(value),
-                "Pass one of these, a power p > 0 for |a - b|^p, or a callable d(a, b).",
+                fix,
             )
         )
     return choices[value]

@@ -17,6 +17,7 @@ from softorder._array import (
     Array,
     Wiring,
     arange_like,
+    cast,
     count_valid,
     find_wiring,
     move_axis,
@@ -70,12 +71,12 @@ def sort(
         return relaxation.sort(x, dim=dim, descending=descending, mask=mask)
     if by is None:
         P = _permutation(relaxation, x, dim, mask)
-    else:
-        wiring_of(x=x, by=by)
-        _checks.check_has_dimension(x, "x")
-        dim = _checks.check_dim(dim, x.ndim)
-        P = _permutation(relaxation, by, _key_dim(dim, x.ndim, by.ndim), mask)
-        _checks.check_keys(P.shape[-1], x.shape[dim])
+        return (P if descending else P.flip()).sort_scores()
+    wiring_of(x=x, by=by)
+    _checks.check_has_dimension(x, "x")
+    dim = _checks.check_dim(dim, x.ndim)
+    P = _permutation(relaxation, by, _key_dim(dim, x.ndim, by.ndim), mask)
+    _checks.check_keys(P.shape[-1], x.shape[dim])
     return (P if descending else P.flip()).apply(x, dim)
 
 
@@ -110,7 +111,7 @@ def argsort(
     xp = wiring_of(x=x).xp
     index = xp.astype(arange_like(xp, x.shape[dim], x), widen(xp, x).dtype)
     y = (P if descending else P.flip()).apply(_along(xp, index, dim, x.ndim), dim)
-    return xp.astype(y, x.dtype, copy=False)
+    return cast(xp, y, x.dtype)
 
 
 def rank(
@@ -151,7 +152,7 @@ def rank(
     weighted = (P if descending else P.flip()).T @ both
     total = weighted[..., 1]
     ranks = weighted[..., 0] / xp.where(total == 0, 1.0, total)
-    return xp.astype(move_axis(xp, ranks, -1, dim), x.dtype, copy=False)
+    return cast(xp, move_axis(xp, ranks, -1, dim), x.dtype)
 
 
 def topk(
@@ -223,7 +224,7 @@ def topk_mask(
     k = _checks.check_count(k, x.shape[dim])
     ones = xp.ones(k, dtype=widen(xp, x).dtype, device=x.device)
     share = (P if largest else P.flip()).T.apply(ones, rows=slice(0, k))
-    return xp.astype(move_axis(xp, share, -1, dim), x.dtype, copy=False)
+    return cast(xp, move_axis(xp, share, -1, dim), x.dtype)
 
 
 def quantile(
@@ -272,7 +273,7 @@ def quantile(
         count = count_valid(xp, move_axis(xp, xp.broadcast_to(mask, x.shape), dim, -1))
         y = _interpolate(wiring, P, values, q, count)
         y = xp.where(count == 0, math.nan, y)
-    y = move_axis(xp, xp.astype(y, x.dtype, copy=False), -1, 0)
+    y = move_axis(xp, cast(xp, y, x.dtype), -1, 0)
     if keepdim:
         y = xp.expand_dims(y, axis=dim)
     return y if several else y[0, ...]
@@ -381,7 +382,7 @@ def knn(
         classes = _checks.count_classes(xp, seen, num_classes, wiring.is_concrete(seen))
         of_class = seen[..., None] == xp.arange(classes, dtype=seen.dtype, device=seen.device)
         weights = wiring.matmul(weights, xp.astype(of_class, weights.dtype))
-    return xp.astype(weights, query.dtype, copy=False)
+    return cast(xp, weights, query.dtype)
 
 
 def _squared_distances(wiring: Wiring, query: Array, neighbors: Array, mask: Array | None) -> Array:

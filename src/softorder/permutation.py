@@ -11,7 +11,9 @@ from typing import Any, TypeAlias
 from softorder import _checks
 from softorder._array import (
     Array,
+    Wiring,
     arange_like,
+    cast,
     count_valid,
     find_wiring,
     move_axis,
@@ -94,22 +96,23 @@ class SoftPermutation(_MatrixLike):
         array([4.64, 4.06, 2.35])
     """
 
-    def __init__(self, matrix: Operator, *, dim: int, dtype: Any) -> None:
+    def __init__(self, matrix: Operator, *, dim: int, scores: Array) -> None:
         """Wrap an operator of the kernels; relaxations do this.
 
         Args:
             matrix: The operator, in the kernels' layout (batch first, items last).
             dim: The dimension of the scores that held the items, counted from the end.
-            dtype: The dtype of the scores, and of what comes out.
+            scores: The scores as they came.
         """
         self._operator = matrix
         self._dim = dim
-        self._dtype = dtype
+        self._dtype = scores.dtype
+        self._scores = scores
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the matrix: (..., n, n)."""
-        shape = tuple(self._operator.order.shape)
+        shape = self._operator.shape
         return (*shape, shape[-1])
 
     @property
@@ -120,7 +123,9 @@ class SoftPermutation(_MatrixLike):
     @property
     def order(self) -> Array:
         """The exact argsort, decreasing, along the scores' own `dim`; masked items last."""
-        return self._along_dim(self._operator.order)
+        # A copy: the kernels trust the order, and whoever asks for it may write to it.
+        order = self._operator.order
+        return self._along_dim(self._operator.wiring.xp.asarray(order, copy=True))
 
     @property
     def sorted(self) -> Array:
@@ -164,6 +169,20 @@ class SoftPermutation(_MatrixLike):
             return y
         return self._operator.wiring.xp.squeeze(y, axis=_checks.check_dim(dim, x.ndim))
 
+    def sort_scores(self) -> Array:
+        """Return the scores themselves, softly sorted along their own `dim`: P s.
+
+        The same as `P.apply(scores, dim)`, in fewer steps. `P.sorted` is the exact sort.
+
+        Example:
+            >>> import numpy as np
+            >>> import softorder as so
+            >>> so.SoftSort(0.1)(np.array([2.0, 5.0, 4.0])).sort_scores()
+            array([4.9999546 , 4.00004539, 2.        ])
+        """
+        y = self._operator.sort_scores()
+        return self.apply(self._scores, self._dim) if y is None else self._along_dim(self._cast(y))
+
     def matrix(self) -> Array:
         """Build the dense matrix, (..., n, n): positions and items are the last two dimensions."""
         return self._cast(self._operator.rows())
@@ -200,12 +219,12 @@ class SoftPermutation(_MatrixLike):
         Returns:
             The batch shape.
         """
-        wiring = wiring_of(permutation=permutation, scores=self._operator.order)
+        wiring = self._check_framework(permutation, "permutation")
         _checks.check_has_dimension(permutation, "permutation")
         if permutation.ndim > 1:
             dim = _checks.check_dim(self._dim, permutation.ndim)
             permutation = move_axis(wiring.xp, permutation, dim, -1)
-        *batch, n = self._operator.order.shape
+        *batch, n = self._operator.shape
         concrete = wiring.is_concrete(permutation)
         _checks.check_permutation(wiring.xp, permutation, n, batch, concrete)
         permutation = wiring.xp.astype(permutation, wiring.xp.int64)
@@ -237,7 +256,7 @@ class SoftPermutation(_MatrixLike):
 
     def _with(self, matrix: Operator) -> SoftPermutation:
         """Return a permutation like this one of another matrix."""
-        return SoftPermutation(matrix, dim=self._dim, dtype=self._dtype)
+        return SoftPermutation(matrix, dim=self._dim, scores=self._scores)
 
     @property
     def _wide_dtype(self) -> Any:
@@ -254,7 +273,7 @@ class SoftPermutation(_MatrixLike):
             v = v[:, None]
         _checks.check_length(v.shape[-2], self.shape[-1], "v (its last dimension but one, if any)")
         _checks.check_batch(v.shape[:-2], self.shape[:-2], "the batch dimensions of v")
-        y = self._operator.wiring.xp.astype(product(keep(v)), dtype, copy=False)
+        y = cast(self._operator.wiring.xp, product(keep(v)), dtype)
         return y[..., 0] if vector else y
 
     def _permute(self, x: Array, dim: int, length: int, keep: _Step, product: _Step) -> Array:
@@ -269,20 +288,32 @@ class SoftPermutation(_MatrixLike):
         features = tuple(v.shape[len(batch) + 1 :])
         lead = tuple(v.shape[: v.ndim - len(features) - 1])
         _checks.check_batch(lead, batch, "the dimensions of x that come first, without dim,")
-        v = xp.reshape(v, (*lead, length, math.prod(features)))
-        y = xp.astype(product(keep(v)), dtype, copy=False)
-        y = xp.reshape(y, (*y.shape[:-1], *features))
+        if len(features) != 1:
+            v = xp.reshape(v, (*lead, length, math.prod(features)))
+        y = cast(xp, product(keep(v)), dtype)
+        if len(features) != 1:
+            y = xp.reshape(y, (*y.shape[:-1], *features))
         return move_axis(xp, y, len(batch), dim)
 
     def _values(self, x: Array, name: str) -> tuple[Array, Any]:
         """Check and widen an array that P is applied to; return the dtype of the result too."""
-        wiring = wiring_of(**{name: x, "scores": self._operator.order})
-        xp = wiring.xp
+        xp = self._check_framework(x, name).xp
         _checks.check_has_dimension(x, name)
+        if x.dtype == self._dtype:
+            return widen(xp, x), x.dtype
         if xp.isdtype(x.dtype, ("integral", "bool")):
             return xp.astype(x, self._wide_dtype), self._dtype
         _checks.check_floating(xp, x, name)
         return widen(xp, x), xp.result_type(self._dtype, x.dtype)
+
+    def _check_framework(self, x: Array, name: str) -> Wiring:
+        """Check that x is an array of the framework of the scores; return that."""
+        wiring = wiring_of(**{name: x})
+        if wiring is not self._operator.wiring:
+            raise TypeError(
+                _checks.mixed_frameworks(name, wiring.name, "scores", self._operator.wiring.name)
+            )
+        return wiring
 
     def _keep_items(self, v: Array) -> Array:
         """Clear what v holds for masked items, NaN included."""
@@ -300,7 +331,7 @@ class SoftPermutation(_MatrixLike):
 
     def _cast(self, y: Array) -> Array:
         """Return y in the dtype of the scores."""
-        return self._operator.wiring.xp.astype(y, self._dtype, copy=False)
+        return cast(self._operator.wiring.xp, y, self._dtype)
 
     def _along_dim(self, x: Array) -> Array:
         return move_axis(self._operator.wiring.xp, x, -1, self._dim)
@@ -317,7 +348,7 @@ class SoftPermutation(_MatrixLike):
         if find_wiring(rows) is None:
             rows = _checks.check_row_numbers(rows)
             rows = xp.asarray(rows, dtype=xp.int64, device=order.device)
-        wiring_of(rows=rows, scores=order)
+        self._check_framework(rows, "rows")
         _checks.check_rows(xp, rows, n, wiring.is_concrete(rows))
         rows = rows[None] if rows.ndim == 0 else rows
         return xp.where(rows < 0, rows + n, rows)

@@ -18,25 +18,34 @@ from softorder.kernels.scores import MASKED, SortedScores, pick
 class RowSoftmax(Operator):
     """P whose rows are softmaxes: P[i] = softmax(logits_i), within the blocks of the scores."""
 
-    def __init__(self, scores: SortedScores, logits: Callable[[Array | None], Array]) -> None:
+    def __init__(
+        self, scores: SortedScores, logits: Callable[[SortedScores, Array | None], Array]
+    ) -> None:
         """Hold what the rows are made of; nothing is computed yet.
 
         Args:
             scores: The sorted scores.
-            logits: Maps `rows` (None or positions) to logits of shape (..., k, n). It sees finite
-                scores only; blocks and masks are applied here.
+            logits: Maps sorted scores and `rows` (None or positions) to logits of shape
+                (..., k, n). It sees finite scores only; blocks and masks are applied here.
         """
         self.wiring = scores.wiring
-        self.order = scores.order
         self.valid = scores.valid
         self.scores = scores
         self.logits = logits
+
+    @property
+    def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.scores.order
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.scores.scores.shape)
 
     def sorted(self) -> Array:
         return self.scores.sorted()
 
     def log_rows(self, rows: Array | None = None) -> Array:
-        apart, logits = self.scores.apart(rows), self.logits(rows)
+        apart, logits = self.scores.apart(rows), self.logits(self.scores, rows)
         _checks.check_logits(logits, apart.shape)
         logits = self.wiring.xp.where(apart, -math.inf, logits)
         padding = pick(self.wiring, self.scores.position_block, rows)[..., :, None] == MASKED
@@ -56,9 +65,9 @@ class RowSoftmax(Operator):
         log_p = take_along(self.wiring, self.log_rows(), permutation[..., :, None], axis=-1)[..., 0]
         return xp.sum(xp.where(self.scores.position_block == MASKED, 0.0, log_p), axis=-1)
 
-    def entropy(self) -> Array:
+    def entropy(self, rows: Array | None = None) -> Array:
         xp = self.wiring.xp
-        log_p = self.log_rows()
+        log_p = self.log_rows(rows)
         # Where p underflows to 0, so does p log p; where log p is -inf the product would be NaN.
         p = xp.exp(log_p)
         return 0.0 - xp.sum(p * xp.where(p == 0, 0.0, log_p), axis=-1)
@@ -80,16 +89,38 @@ def log_softmax(wiring: Wiring, logits: Array, padding: Array) -> Array:
 
 
 def multiply(wiring: Wiring, matrix: Array, v: Array) -> Array:
-    """Return matrix @ v for a non-negative matrix, where zero times infinity counts as zero."""
+    """Return matrix @ v for a matrix of weights, where zero times infinity counts as zero."""
     xp = wiring.xp
     dtype = xp.result_type(matrix, v)
     matrix, v = xp.astype(matrix, dtype), xp.astype(v, dtype)
+
+    def product(x: Array) -> Array:
+        return wiring.matmul(matrix, x)
+
+    return extended_product(wiring, product, lambda ends: product(ends) > 0, v)
+
+
+def extended_product(
+    wiring: Wiring,
+    product: Callable[[Array], Array],
+    reached: Callable[[Array], Array],
+    v: Array,
+) -> Array:
+    """Return product(v), where zero times infinity counts as zero.
+
+    Args:
+        wiring: The framework of the arrays.
+        product: Linear in v, with weights of at least zero.
+        reached: Where the product of an indicator (0 or 1) is more than zero.
+        v: May hold infinities.
+    """
     if not any_infinite(wiring, v):
-        return wiring.matmul(matrix, v)
-    y = wiring.matmul(matrix, xp.where(xp.isinf(v), 0.0, v))
+        return product(v)
+    xp = wiring.xp
+    y = product(xp.where(xp.isinf(v), 0.0, v))
     for end in (math.inf, -math.inf):
-        reached = wiring.matmul(matrix, xp.astype(v == end, dtype)) > 0
-        y = y + xp.where(reached, xp.asarray(end, dtype=dtype, device=v.device), 0.0)
+        here = reached(xp.astype(v == end, v.dtype))
+        y = y + xp.where(here, xp.asarray(end, dtype=y.dtype, device=v.device), 0.0)
     return y
 
 
@@ -110,17 +141,17 @@ def distance(
     a, b = scores.at(rows)[..., :, None], scores.items[..., None, :]
     if not callable(metric) and metric in (1.0, 2.0):
         # These two have the right derivatives at 0 as they stand.
-        return _power(xp, a - b, metric)
+        return bounded_power(xp, a - b, metric)
     # Keep the metric away from pairs that do not count. Any two different numbers would do in
     # their place; these two are in the domain of log, sqrt and logit too.
     ignored = (a == b) | scores.apart(rows)
     a, b = xp.where(ignored, 0.25, a), xp.where(ignored, 0.75, b)
-    d = metric(a, b) if callable(metric) else _power(xp, a - b, metric)
+    d = metric(a, b) if callable(metric) else bounded_power(xp, a - b, metric)
     _checks.check_distance(d, ignored.shape)
     return xp.where(ignored, 0.0, d)
 
 
-def _power(xp: Any, u: Array, p: float) -> Array:
+def bounded_power(xp: Any, u: Array, p: float) -> Array:
     """Return |u|^p, cut off where it would overflow and its gradient be zero times infinity."""
     bound = 0.5 * float(xp.finfo(u.dtype).max) ** (1 / max(p, 1.0))
     u = xp.where(xp.abs(u) > bound, bound, u)

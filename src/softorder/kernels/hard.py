@@ -116,6 +116,10 @@ class Flipped(Operator):
     def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
         return pick(self.wiring, self.inner.order, self.mirror())
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.inner.shape
+
     def sorted(self) -> Array:
         return pick(self.wiring, self.inner.sorted(), self.mirror())
 
@@ -146,6 +150,10 @@ class Flipped(Operator):
         if rows is None:
             return self._flip_positions(self.inner.apply(v))
         return self.inner.apply(v, self.mirror(rows))
+
+    def sort_scores(self) -> Array | None:
+        y = self.inner.sort_scores()
+        return None if y is None else self._flip_positions(y[..., None])[..., 0]
 
     def apply_transposed(self, u: Array, rows: Array | None = None) -> Array:
         if rows is None:

@@ -25,6 +25,11 @@ class Operator(ABC):
     order: Array
     valid: Array | None
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the scores, (..., n)."""
+        return tuple(self.order.shape)
+
     @abstractmethod
     def sorted(self) -> Array:
         """Return the scores in the order of the positions, (..., n); 0 where masked."""
@@ -40,6 +45,10 @@ class Operator(ABC):
     @abstractmethod
     def apply(self, v: Array, rows: Array | None = None) -> Array:
         """Return P[rows] v for v of shape (..., n, f); zero times infinity counts as zero."""
+
+    def sort_scores(self) -> Array | None:
+        """Return P s for the scores themselves, (..., n), if there is a shorter way than apply."""
+        return None
 
     @abstractmethod
     def apply_transposed(self, u: Array, rows: Array | None = None) -> Array:

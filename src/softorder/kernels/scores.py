@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from softorder._array import Array, Wiring, take_along, widen
@@ -12,27 +11,76 @@ from softorder._array import Array, Wiring, take_along, widen
 FINITE, PLUS_INFINITY, MINUS_INFINITY, MASKED = 0, 1, 2, 3
 
 
-@dataclass(frozen=True, eq=False)
 class SortedScores:
     """Scores in the layout that every kernel reads: (..., n), items last.
 
+    What follows from the scores is computed when it is asked for, and kept: a native kernel needs
+    the order alone.
+
     Attributes:
         wiring: The framework of the arrays.
-        items: The scores as they came; half types widened, 0 where infinite or masked.
-        positions: `items` in decreasing order.
-        order: Index of the item at each position. Stable at ties; masked items last.
-        block: Which diagonal block each item belongs to (FINITE, ...).
-        position_block: The same for each position.
+        scores: The scores as they came, half types widened.
         valid: Which items take part; None if all do.
     """
 
-    wiring: Wiring
-    items: Array
-    positions: Array
-    order: Array
-    block: Array
-    position_block: Array
-    valid: Array | None
+    def __init__(self, wiring: Wiring, scores: Array, valid: Array | None) -> None:
+        """Hold scores of shape (..., n), any floating dtype, and `valid`, (..., n) boolean."""
+        self.wiring = wiring
+        self.scores = widen(wiring.xp, scores)
+        self.valid = valid
+        self._order: Array | None = None
+        self._plain_positions: Array | None = None
+        self._blocks: tuple[Array, Array] | None = None
+        self._positions: Array | None = None
+        self._items: Array | None = None
+
+    @property
+    def order(self) -> Array:
+        """Index of the item at each position. Stable at ties; masked items last."""
+        if self._order is None:
+            self._order = _descending(self.wiring, self.scores, self.valid)
+        return self._order
+
+    def set_order(self, order: Array, positions: Array) -> None:
+        """Take the order from a kernel that sorts by itself, with the sorted scores as they are."""
+        self._order = order
+        self._plain_positions = positions
+
+    @property
+    def plain_positions(self) -> Array | None:
+        """The sorted scores as a sorting kernel left them: infinities in place, no gradient."""
+        return self._plain_positions
+
+    @property
+    def block(self) -> Array:
+        """Which diagonal block each item belongs to (FINITE, ...)."""
+        return self._find_blocks()[0]
+
+    @property
+    def position_block(self) -> Array:
+        """Which diagonal block each position belongs to."""
+        return self._find_blocks()[1]
+
+    @property
+    def items(self) -> Array:
+        """The scores as they came, 0 where infinite or masked."""
+        if self._items is None:
+            # Taken from the positions, so that both carry the averaged gradient.
+            n = self.order.shape[-1]
+            column = self.wiring.add_along_axis(self.positions[..., None], self.order, n)
+            self._items = column[..., 0]
+        return self._items
+
+    @property
+    def positions(self) -> Array:
+        """`items` in decreasing order."""
+        if self._positions is None:
+            wiring, xp = self.wiring, self.wiring.xp
+            finite = xp.where(self.block == FINITE, self._spoiled(), 0.0)
+            positions = take_along(wiring, finite, self.order, axis=-1)
+            begins = _begins_run(xp, positions, self.position_block)
+            self._positions = wiring.average_gradient(positions, begins)
+        return self._positions
 
     def at(self, rows: Array | None) -> Array:
         """Return the sorted scores at the positions `rows`, (..., k); None means all."""
@@ -45,12 +93,44 @@ class SortedScores:
 
     def sorted(self) -> Array:
         """Return the scores in decreasing order, infinities included, 0 where masked."""
-        xp = self.wiring.xp
-        infinite = xp.where(self.position_block == PLUS_INFINITY, math.inf, -math.inf)
-        is_infinite = (self.position_block == PLUS_INFINITY) | (
-            self.position_block == MINUS_INFINITY
-        )
+        xp, block = self.wiring.xp, self.position_block
+        infinite = xp.where(block == PLUS_INFINITY, math.inf, -math.inf)
+        is_infinite = (block == PLUS_INFINITY) | (block == MINUS_INFINITY)
         return xp.where(is_infinite, xp.astype(infinite, self.positions.dtype), self.positions)
+
+    def in_order(self, start: int, stop: int) -> SortedScores:
+        """Return the same positions over fewer items: those at the positions start to stop.
+
+        The items of the result are in sorted order, so that a kernel can leave out far ones.
+        """
+        window = SortedScores(self.wiring, self.scores, self.valid)
+        window._order = self.order
+        window._blocks = self.position_block[..., start:stop], self.position_block
+        window._items, window._positions = self.positions[..., start:stop], self.positions
+        return window
+
+    def _spoiled(self) -> Array:
+        """Return the scores with -inf where masked, and NaN in all of a row that has one.
+
+        A NaN spoils the whole batch row, infinite items included, in values and in gradients:
+        added, not put in place of the scores, so that the gradient goes through it.
+        """
+        xp, scores = self.wiring.xp, self.scores
+        if self.valid is not None:
+            scores = xp.where(self.valid, scores, -math.inf)
+        spoiled = xp.any(xp.isnan(scores), axis=-1, keepdims=True)
+        return scores + xp.astype(xp.where(spoiled, math.nan, 0.0), scores.dtype)
+
+    def _find_blocks(self) -> tuple[Array, Array]:
+        if self._blocks is None:
+            xp = self.wiring.xp
+            scores = self._spoiled()
+            block = xp.astype(scores == math.inf, xp.int8) * PLUS_INFINITY
+            block = block + xp.astype(scores == -math.inf, xp.int8) * MINUS_INFINITY
+            if self.valid is not None:
+                block = xp.where(self.valid, block, MASKED)
+            self._blocks = block, take_along(self.wiring, block, self.order, axis=-1)
+        return self._blocks
 
 
 def pick(wiring: Wiring, x: Array, rows: Array | None) -> Array:
@@ -60,40 +140,10 @@ def pick(wiring: Wiring, x: Array, rows: Array | None) -> Array:
     return take_along(wiring, x, rows, axis=-1)
 
 
-def sort_scores(wiring: Wiring, scores: Array, valid: Array | None) -> SortedScores:
-    """Clean and sort scores of shape (..., n); see the contract for what is promised.
-
-    Args:
-        wiring: The framework of the arrays.
-        scores: (..., n), any floating dtype.
-        valid: (..., n) boolean, or None.
-    """
-    xp = wiring.xp
-    scores = widen(xp, scores)
-    if valid is not None:
-        scores = xp.where(valid, scores, -math.inf)
-    order = _descending(wiring, scores, valid)
-    # A NaN spoils the whole batch row, infinite items included, in values and in gradients:
-    # added, not put in place of the scores, so that the gradient goes through it.
-    spoiled = xp.any(xp.isnan(scores), axis=-1, keepdims=True)
-    scores = scores + xp.astype(xp.where(spoiled, math.nan, 0.0), scores.dtype)
-
-    block = xp.astype(scores == math.inf, xp.int8) * PLUS_INFINITY
-    block = block + xp.astype(scores == -math.inf, xp.int8) * MINUS_INFINITY
-    if valid is not None:
-        block = xp.where(valid, block, MASKED)
-    position_block = take_along(wiring, block, order, axis=-1)
-
-    finite = xp.where(block == FINITE, scores, 0.0)
-    positions = take_along(wiring, finite, order, axis=-1)
-    positions = wiring.average_gradient(positions, _begins_run(xp, positions, position_block))
-    # Items are taken from the positions, so that both carry the averaged gradient.
-    items = take_along(wiring, positions, xp.argsort(order, axis=-1), axis=-1)
-    return SortedScores(wiring, items, positions, order, block, position_block, valid)
-
-
 def _descending(wiring: Wiring, scores: Array, valid: Array | None) -> Array:
     xp = wiring.xp
+    if valid is not None:
+        scores = xp.where(valid, scores, -math.inf)
     order = xp.argsort(scores, axis=-1, descending=True, stable=True)
     if valid is None:
         return order

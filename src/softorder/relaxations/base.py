@@ -9,7 +9,7 @@ from typing import Any
 from softorder import _checks
 from softorder._array import Array, find_wiring, move_axis, wiring_of
 from softorder.kernels.operator import Operator
-from softorder.kernels.scores import SortedScores, sort_scores
+from softorder.kernels.scores import SortedScores
 from softorder.permutation import SoftPermutation
 
 
@@ -38,8 +38,9 @@ class PermutationRelaxation(Relaxation, ABC):
     def operator(self, scores: SortedScores) -> Operator:
         """Return the matrix for prepared scores.
 
-        For rows that are softmaxes, this is `RowSoftmax(scores, logits)`, where `logits(rows)`
-        returns (..., k, n): the positions `rows` (all n for None) by the items as they came.
+        For rows that are softmaxes, this is `RowSoftmax(scores, logits)`, where
+        `logits(scores, rows)` returns (..., k, n): the positions `rows` (all n for None) by the
+        items as they came.
         `scores.at(rows)` has the sorted scores (..., k) and `scores.items` the items (..., n).
         """
 
@@ -64,8 +65,8 @@ class PermutationRelaxation(Relaxation, ABC):
         if mask is not None:
             _checks.check_mask(xp, mask, scores.shape)
             mask = move_axis(xp, xp.broadcast_to(mask, scores.shape), dim, -1)
-        ready = sort_scores(wiring, move_axis(xp, scores, dim, -1), mask)
-        return SoftPermutation(self.operator(ready), dim=dim, dtype=scores.dtype)
+        ready = SortedScores(wiring, move_axis(xp, scores, dim, -1), mask)
+        return SoftPermutation(self.operator(ready), dim=dim, scores=scores)
 
     def __call__(
         self, scores: Array, *, dim: int = -1, mask: Array | None = None
@@ -82,13 +83,13 @@ def check_temperature(tau: Any) -> None:
 
 def temperature(tau: Any, scores: SortedScores) -> Any:
     """Return tau ready to divide (..., k, n): a number, or an array of shape (..., 1, 1)."""
-    xp, dtype = scores.wiring.xp, scores.items.dtype
+    xp, dtype = scores.wiring.xp, scores.scores.dtype
     smallest = float(xp.finfo(dtype).smallest_normal)
     if isinstance(tau, numbers.Real):
         return _checks.check_positive_number(tau, "tau", smallest=smallest)
-    wiring = wiring_of(scores=scores.items, tau=tau)
+    wiring = wiring_of(scores=scores.scores, tau=tau)
     _checks.check_floating(xp, tau, "tau")
-    _checks.check_temperature_shape(tau.shape, scores.items.shape[:-1])
+    _checks.check_temperature_shape(tau.shape, scores.scores.shape[:-1])
     if wiring.is_concrete(tau):
         _checks.check_temperatures(xp, xp.astype(tau, dtype), smallest)
     return xp.astype(tau, dtype)[..., None, None]

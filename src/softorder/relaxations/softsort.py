@@ -8,7 +8,9 @@ from typing import Any, Literal, TypeAlias
 
 from softorder import _checks
 from softorder._array import Array
+from softorder.kernels.choice import choose
 from softorder.kernels.dense import RowSoftmax, distance
+from softorder.kernels.operator import Operator
 from softorder.kernels.scores import SortedScores
 from softorder.relaxations.base import (
     PermutationRelaxation,
@@ -55,21 +57,26 @@ class SoftSort(PermutationRelaxation):
         check_temperature(self.tau)
         _power_or_callable(self.metric)
 
-    def operator(self, scores: SortedScores) -> RowSoftmax:
+    def operator(self, scores: SortedScores) -> Operator:
         """Return the matrix for sorted scores of shape (..., n)."""
         tau, metric = temperature(self.tau, scores), _power_or_callable(self.metric)
 
-        def logits(rows: Array | None) -> Array:
+        def logits(scores: SortedScores, rows: Array | None) -> Array:
             return -distance(scores, rows, metric) / tau
 
-        return RowSoftmax(scores, logits)
+        return choose(RowSoftmax(scores, logits), tau, metric)
 
 
 def _power_or_callable(metric: Any) -> float | Callable[[Any, Any], Any]:
     if callable(metric):
         return metric
     if isinstance(metric, str):
-        return _checks.check_choice(metric, _POWERS, "metric")
+        return _checks.check_choice(
+            metric,
+            _POWERS,
+            "metric",
+            "Pass one of these, a power p > 0 for |a - b|^p, or a callable d(a, b).",
+        )
     return _checks.check_positive_number(
         metric, "metric", 'Pass "abs", "square", a power p > 0, or a callable d(a, b).'
     )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import array_api_compat.torch
 import torch
-from torch._C._functorch import is_functorch_wrapped_tensor
+import torch.utils.checkpoint
+from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 
 from softorder._array import Wiring
+from softorder.torch._autograd import NativeProducts, scan
 
 
 def _is_concrete(x: torch.Tensor) -> bool:
@@ -18,6 +23,24 @@ def _is_concrete(x: torch.Tensor) -> bool:
     return x.device.type == "cpu" and not is_functorch_wrapped_tensor(x)
 
 
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def _is_plain(*arrays: object) -> bool:
+    if torch.compiler.is_compiling():
+        return all(x.device.type == "cpu" for x in arrays if isinstance(x, torch.Tensor))
+    if torch._C._get_tracing_state() is not None or peek_interpreter_stack() is not None:
+        return False
+    for x in arrays:
+        if isinstance(x, torch.Tensor) and (
+            type(x) not in _PLAIN_TYPES
+            or not x.is_cpu
+            or forward_ad.unpack_dual(x).tangent is not None
+        ):
+            return False
+    return True
+
+
 def _stop_gradient(x: torch.Tensor) -> torch.Tensor:
     return x.detach()
 
@@ -25,12 +48,13 @@ def _stop_gradient(x: torch.Tensor) -> torch.Tensor:
 def _average_gradient(x: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
     run = begins.cumsum(-1)
     run = run - run[..., :1]
-    # An exact zero that carries the derivative of x: its mean cannot overflow or round.
-    zero = x - x.detach()
-    total = torch.zeros_like(x).scatter_add(-1, run, zero)
-    size = torch.zeros_like(x).scatter_add(-1, run, torch.ones_like(x))
+    # An exact zero that carries the derivative of x: its mean cannot overflow. In float64 it does
+    # not round either, however many are tied.
+    zero = (x - x.detach()).double()
+    total = torch.zeros_like(zero).scatter_add(-1, run, zero)
+    size = torch.zeros_like(zero).scatter_add(-1, run, torch.ones_like(zero))
     mean = (total / size.clamp(min=1)).gather(-1, run)
-    return x.detach() + mean
+    return x.detach() + mean.to(x.dtype)
 
 
 def _take_along_axis(x: torch.Tensor, index: torch.Tensor, axis: int) -> torch.Tensor:
@@ -45,6 +69,13 @@ def _take_along_axis(x: torch.Tensor, index: torch.Tensor, axis: int) -> torch.T
     return torch.gather(x, axis, index)
 
 
+def _add_along_axis(x: torch.Tensor, index: torch.Tensor, n: int) -> torch.Tensor:
+    batch = torch.broadcast_shapes(x.shape[:-2], index.shape[:-1])
+    x = x.expand(*batch, *x.shape[-2:])
+    index = index[..., None].expand(*batch, *x.shape[-2:])
+    return x.new_zeros(*batch, n, x.shape[-1]).scatter_add(-2, index, x)
+
+
 def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     device = a.device.type
     if device == "meta" or not torch.is_autocast_enabled(device):
@@ -52,6 +83,18 @@ def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     # It would do the one thing that half types must not do here: add up in half.
     with torch.autocast(device, enabled=False):
         return torch.matmul(a, b)
+
+
+def _checkpoint(function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> torch.Tensor:
+    # Under torch.func there are no hooks on saved tensors, and without gradients nothing to save.
+    # What a compiler keeps is its own choice.
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return function(*arrays)
+    if peek_interpreter_stack() is not None:
+        return function(*arrays)
+    result = torch.utils.checkpoint.checkpoint(function, *arrays, use_reentrant=False)
+    assert isinstance(result, torch.Tensor)
+    return result
 
 
 TORCH = Wiring(
@@ -62,5 +105,10 @@ TORCH = Wiring(
     stop_gradient=_stop_gradient,
     average_gradient=_average_gradient,
     take_along_axis=_take_along_axis,
+    add_along_axis=_add_along_axis,
     matmul=_matmul,
+    checkpoint=_checkpoint,
+    is_plain=_is_plain,
+    scan=scan,
+    native=NativeProducts(),
 )

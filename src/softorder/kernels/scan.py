@@ -1,0 +1,303 @@
+"""Products with P in O(n log n) time and O(n) memory, in array operations: the portable kernel.
+
+Where d(a, b) / tau = u^p with u = |a - b| / scale, and exp(-u^p) is a sum of exponentials, a sum
+over all items is a pair of first-order recurrences along the sorted scores (see README.md).
+Everything here is made of one recurrence, whose derivatives are recurrences of the same kind.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy
+
+from softorder._array import Array, Wiring, cast, take_along
+from softorder.kernels.dense import RowSoftmax, bounded_power, extended_product
+from softorder.kernels.exponentials import Exponentials
+from softorder.kernels.operator import Operator
+from softorder.kernels.scores import MASKED, SortedScores
+
+
+class Scan(Operator):
+    """P whose weights are exp(-u^p), by recurrences."""
+
+    def __init__(
+        self, scores: SortedScores, scale: Any, kernel: Exponentials, dense: RowSoftmax
+    ) -> None:
+        """Hold what the products are made of; nothing is computed yet.
+
+        Args:
+            scores: The sorted scores.
+            scale: tau^(1/p): a number, or an array that broadcasts against (..., n).
+            kernel: exp(-u^p) as a sum of exponentials.
+            dense: The same operator by rows, for what is asked for by rows.
+        """
+        self.wiring = scores.wiring
+        self.valid = scores.valid
+        self.scores = scores
+        self.scale = scale
+        self.kernel = kernel
+        self.dense = dense
+
+    @property
+    def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.scores.order
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.scores.scores.shape)
+
+    def sorted(self) -> Array:
+        return self.scores.sorted()
+
+    def log_rows(self, rows: Array | None = None) -> Array:
+        return self.dense.log_rows(rows)
+
+    def rows(self, rows: Array | None = None) -> Array:
+        return self.dense.rows(rows)
+
+    def apply(self, v: Array, rows: Array | None = None) -> Array:
+        y = self._mean(self._in_common_dtype(v))
+        return y if rows is None else take_along(self.wiring, y, rows[..., None], axis=-2)
+
+    def apply_transposed(self, u: Array, rows: Array | None = None) -> Array:
+        u = self._in_common_dtype(u)
+        if rows is not None:
+            u = self.wiring.add_along_axis(u, rows, self.order.shape[-1])
+        return self._spread(u)
+
+    def log_prob(self, permutation: Array) -> Array:
+        wiring, xp, scores = self.wiring, self.wiring.xp, self.scores
+        chosen = take_along(wiring, scores.items, permutation, axis=-1)
+        block = take_along(wiring, scores.block, permutation, axis=-1)
+        u = (scores.positions - chosen) / self._scale_like(scores.positions)
+        log_p = -bounded_power(xp, u, self.kernel.power) - self._log_z()
+        log_p = xp.where(block == scores.position_block, log_p, -math.inf)
+        return xp.sum(xp.where(scores.position_block == MASKED, 0.0, log_p), axis=-1)
+
+    def entropy(self) -> Array:
+        xp = self.wiring.xp
+        sums = Recurrence(self.wiring, self.scores, self.scale, self.kernel)
+        z = sums.normalizers()
+        # -log P_ij = u_ij^p + log Z_i, averaged over the row.
+        mean = xp.log(z) + sums.moments(int(self.kernel.power)) / z
+        mean = xp.where(self.scores.position_block == MASKED, 0.0, mean)
+        return xp.astype(mean, self.scores.scores.dtype)
+
+    def _mean(self, v: Array) -> Array:
+        """Return P v by position, for v (..., n, f) by item."""
+        sums = Recurrence(self.wiring, self.scores, self.scale, self.kernel)
+        v = take_along(self.wiring, v, self.order[..., None], axis=-2)
+        y = extended_product(self.wiring, sums.means, sums.reached, v)
+        if self.valid is not None:
+            padding = self.scores.position_block == MASKED
+            y = self.wiring.xp.where(padding[..., None], 0.0, y)
+        return self.wiring.xp.astype(y, v.dtype)
+
+    def _spread(self, u: Array) -> Array:
+        """Return P^T u by item, for u (..., n, f) by position."""
+        sums = Recurrence(self.wiring, self.scores, self.scale, self.kernel)
+        w = extended_product(self.wiring, sums.spread, sums.reached, u)
+        w = self.wiring.xp.astype(w, u.dtype)
+        return self.wiring.add_along_axis(w, self.order, self.order.shape[-1])
+
+    def _log_z(self) -> Array:
+        """Return log Z by position, where Z_i = sum_j exp(-u_ij^p)."""
+        sums = Recurrence(self.wiring, self.scores, self.scale, self.kernel)
+        return self.wiring.xp.astype(
+            self.wiring.xp.log(sums.normalizers()), self.scores.scores.dtype
+        )
+
+    def _in_common_dtype(self, v: Array) -> Array:
+        dtype = self.scores.scores.dtype
+        if v.dtype == dtype:
+            return v
+        return cast(self.wiring.xp, v, self.wiring.xp.result_type(v.dtype, dtype))
+
+    def _scale_like(self, x: Array) -> Any:
+        if isinstance(self.scale, float):
+            return self.scale
+        return self.wiring.xp.astype(self.scale, x.dtype)
+
+
+class Recurrence:
+    """Sums over all items at every position: K w for K_ij = exp(-u_ij^p), in float64.
+
+    In float64 whatever the dtype of the scores: a million terms must not lose digits, and the
+    complex ones cancel.
+    """
+
+    def __init__(
+        self, wiring: Wiring, scores: SortedScores, scale: Any, kernel: Exponentials
+    ) -> None:
+        """Compute the gates between neighbouring positions."""
+        self.wiring = wiring
+        self.kernel = kernel
+        xp = wiring.xp
+        x = xp.astype(scores.positions, xp.float64)
+        if not isinstance(scale, float):
+            scale = xp.astype(scale, xp.float64)
+        gap = (_shift(xp, x, x[..., :1]) - x) / scale
+        block = scores.position_block
+        cut = (gap > kernel.reach) | (block != _shift(xp, block, block[..., :1] + 1))
+        # A gradient through a weight of zero would be zero times infinity.
+        self.gap = xp.where(cut, 0.0, gap)
+        self.decays = self._column(kernel.decays, x)
+        gate = xp.exp(-self.decays * self._spread_over_terms(self.gap))
+        self.gate = xp.where(cut[..., None, :], xp.zeros_like(gate), gate)
+        # Exactly 0, unless a NaN spoils the row.
+        self.spoiled = (0.0 * x)[..., None]
+
+    def sums(self, w: Array) -> Array:
+        """Return K w for w (..., n, c)."""
+        xp = self.wiring.xp
+        w = xp.astype(w, xp.float64)
+        left, right = self._sides(self._spread_over_terms(w, axis=-3))
+        # The weight of an item for itself is 1.
+        return self._real_sum(left + right) + w + self.spoiled
+
+    def normalizers(self) -> Array:
+        """Return Z = K 1, (..., n)."""
+        return self.sums(self._ones())[..., 0]
+
+    def means(self, v: Array) -> Array:
+        """Return (K v) / (K 1) for v (..., n, f) in sorted order."""
+        xp = self.wiring.xp
+        v = xp.astype(v, xp.float64)
+        # Near the values of v fewer digits cancel.
+        center = self.wiring.stop_gradient(v[..., : 1 if v.shape[-2] else 0, :])
+        v = v - center
+        ones = xp.broadcast_to(self._ones(), (*v.shape[:-1], 1))
+        sums = self.sums(xp.concat([v, ones], axis=-1))
+        return sums[..., :-1] / sums[..., -1:] + center
+
+    def spread(self, u: Array) -> Array:
+        """Return K (u / Z), (..., n, f) in sorted order."""
+        return self.sums(u / self.normalizers()[..., None])
+
+    def reached(self, ends: Array) -> Array:
+        """Tell which positions have a weight above zero for the items where `ends` is 1."""
+        return self.sums(ends) > self.kernel.noise
+
+    def moments(self, power: int) -> Array:
+        """Return sum_j K_ij u_ij^power, (..., n), for power 1 or 2.
+
+        u_ij is the sum of the gaps between i and j, so that a moment enters at each gap and is
+        carried on from there: no difference of large numbers.
+        """
+        xp = self.wiring.xp
+        sides = []
+        ones = self._spread_over_terms(self._ones(), axis=-3)
+        for gate, gap, flip in self._directions():
+            sums = self._scan(gate, ones * xp.ones_like(gate)[..., None])[..., 0]
+            moment = self._scan(gate, (gate * gap * _shift(xp, sums))[..., None])[..., 0]
+            if power == 2:
+                entering = gap * (2 * _shift(xp, moment) + gap * _shift(xp, sums))
+                moment = self._scan(gate, (gate * entering)[..., None])[..., 0]
+            sides.append(xp.flip(moment, axis=-1) if flip else moment)
+        left, right = sides
+        return self._real_sum((left + right)[..., None])[..., 0] + self.spoiled[..., 0]
+
+    def _directions(self) -> list[tuple[Array, Array, bool]]:
+        """Return gates and gaps as a scan from the left meets them, and one from the right."""
+        xp = self.wiring.xp
+        gap = self._spread_over_terms(self.gap)
+        backwards = [_shift(xp, xp.flip(a, axis=-1)) for a in (self.gate, gap)]
+        return [(self.gate, gap, False), (*backwards, True)]
+
+    def _sides(self, w: Array) -> tuple[Array, Array]:
+        """Return the sums of w (..., m, n, c) over all items to the left, and to the right."""
+        xp = self.wiring.xp
+        (gate, _, _), (gate_back, _, _) = self._directions()
+        shape = numpy.broadcast_shapes(tuple(gate.shape), tuple(w.shape[:-1]))
+        w = xp.broadcast_to(w, (*shape, w.shape[-1]))
+        both = xp.stack([w, xp.flip(w, axis=-2)])
+        gates = xp.stack([xp.broadcast_to(g, shape) for g in (gate, gate_back)])
+        scans = self._scan(gates, both)
+        before = xp.concat([xp.zeros_like(scans[..., :1, :]), scans[..., :-1, :]], axis=-2)
+        sides = gates[..., None] * before[..., : w.shape[-2], :]
+        return sides[0, ...], xp.flip(sides[1, ...], axis=-2)
+
+    def _scan(self, gate: Array, v: Array) -> Array:
+        scan = self.wiring.scan
+        return chunked_scan(self.wiring.xp, gate, v) if scan is None else scan(gate, v)
+
+    def _ones(self) -> Array:
+        return self.wiring.xp.ones_like(self.gap)[..., None]
+
+    def _column(self, numbers: list[complex], like: Array) -> Array:
+        """Return one number for each term, (m, 1); real where all terms are."""
+        xp = self.wiring.xp
+        real = self.kernel.is_real
+        values = [[number.real if real else number] for number in numbers]
+        dtype = xp.float64 if real else xp.complex128
+        return xp.asarray(values, dtype=dtype, device=like.device)
+
+    def _spread_over_terms(self, x: Array, axis: int = -2) -> Array:
+        """Return x with a dimension for the terms, in their dtype."""
+        return self.wiring.xp.astype(
+            self.wiring.xp.expand_dims(x, axis=axis), self.decays.dtype, copy=False
+        )
+
+    def _real_sum(self, x: Array) -> Array:
+        """Return Re sum_m weight_m x_m for x (..., m, n, c)."""
+        xp = self.wiring.xp
+        weighted = self._column(self.kernel.weights, x)[..., None] * x
+        return xp.sum(weighted if self.kernel.is_real else xp.real(weighted), axis=-3)
+
+
+def _shift(xp: Any, x: Array, first: Array | None = None) -> Array:
+    """Return x moved on by one along the last axis, with `first` (or 0) in front."""
+    front = xp.zeros_like(x[..., :1]) if first is None else first
+    return xp.concat([front, x[..., :-1]], axis=-1)
+
+
+# Up to this length one step after another is as good as anything.
+_SHORT = 16
+
+
+def chunked_scan(xp: Any, gate: Array, v: Array) -> Array:
+    """Return F with F_i = v_i + gate_i F_{i-1} along the last axis but one of v.
+
+    The row is cut into about sqrt(n) chunks. All chunks take a step at once, so that n items need
+    about sqrt(n) array operations; then what leaves each chunk is carried into the next by the
+    same function.
+
+    Args:
+        xp: The array namespace.
+        gate: (..., n); the first does not matter.
+        v: (..., n, c).
+    """
+    n = v.shape[-2]
+    if n == 0:
+        return xp.zeros_like(v)
+    if n <= _SHORT:
+        return _steps(xp, gate, v)[0]
+    length = math.isqrt(n - 1) + 1
+    chunks = -(-n // length)
+    padding = chunks * length - n
+    if padding:
+        gate = xp.concat([gate, xp.zeros_like(gate[..., :padding])], axis=-1)
+        v = xp.concat([v, xp.zeros_like(v[..., :padding, :])], axis=-2)
+    gate = xp.reshape(gate, (*gate.shape[:-1], chunks, length))
+    v = xp.reshape(v, (*v.shape[:-2], chunks, length, v.shape[-1]))
+    within, products = _steps(xp, gate, v)
+    leaving = chunked_scan(xp, products[..., -1], within[..., -1, :])
+    entering = xp.concat([xp.zeros_like(leaving[..., :1, :]), leaving[..., :-1, :]], axis=-2)
+    whole = within + products[..., None] * entering[..., None, :]
+    whole = xp.reshape(whole, (*whole.shape[:-3], chunks * length, whole.shape[-1]))
+    return whole[..., :n, :]
+
+
+def _steps(xp: Any, gate: Array, v: Array) -> tuple[Array, Array]:
+    """Scan one step after another; return the scan, and the products of the gates so far."""
+    state, product = v[..., 0, :], gate[..., 0]
+    states, products = [state], [product]
+    for i in range(1, v.shape[-2]):
+        step = gate[..., i]
+        state = v[..., i, :] + step[..., None] * state
+        product = step * product
+        states.append(state)
+        products.append(product)
+    return xp.stack(states, axis=-2), xp.stack(products, axis=-1)

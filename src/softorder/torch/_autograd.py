@@ -1,0 +1,314 @@
+"""The scan and the native products as differentiable functions of torch. No mathematics.
+
+Each comes twice. In eager mode it is an `autograd.Function`, for it has derivatives of every kind.
+A compiler cannot look into one that has a forward-mode rule, so that what it sees is a custom
+operator, which has a first derivative and a batching rule and is otherwise opaque.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import array_api_compat.torch as xp
+import torch
+from torch import Tensor
+
+from softorder._array import NativeProblem
+from softorder._extension import extension
+from softorder.kernels.native import PRODUCTS, given_arrays
+from softorder.kernels.scan import chunked_scan
+
+
+def scan(gate: Tensor, v: Tensor) -> Tensor:
+    """Return F with F_i = v_i + gate_i F_{i-1}: gate (..., n), v (..., n, c)."""
+    gate = gate.expand(v.shape[:-1])
+    if torch.compiler.is_compiling():
+        return _scan_op(gate, v)
+    return _Scan.apply(gate, v)  # pyright: ignore[reportReturnType]
+
+
+def _before(f: Tensor) -> Tensor:
+    """Return F_{i-1}, with 0 before the first."""
+    return torch.cat([torch.zeros_like(f[..., :1, :]), f[..., :-1, :]], -2)
+
+
+def _scan_gradient(gate: Tensor, f: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the gate and of v: the same recurrence from the other end."""
+    after = torch.cat([gate[..., 1:], torch.zeros_like(gate[..., :1])], -1).conj()
+    to_v = scan(after.flip(-1).resolve_conj(), g.flip(-2)).flip(-2)
+    return (to_v * _before(f).conj()).sum(-1), to_v
+
+
+class _Scan(torch.autograd.Function):
+    @staticmethod
+    def forward(gate: Tensor, v: Tensor) -> Tensor:  # pyright: ignore
+        return chunked_scan(xp, gate, v)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(inputs[0], output)
+        ctx.save_for_forward(inputs[0], output)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore
+        gate, f = ctx.saved_tensors
+        return _scan_gradient(gate, f, g)
+
+    @staticmethod
+    def jvp(ctx: Any, to_gate: Tensor | None, to_v: Tensor | None) -> Tensor:  # pyright: ignore
+        gate, f = ctx.saved_tensors
+        tangent = torch.zeros_like(f) if to_v is None else to_v
+        if to_gate is not None:
+            tangent = tangent + to_gate[..., None] * _before(f)
+        return scan(gate, tangent)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, gate: Tensor, v: Tensor) -> tuple[Tensor, int]:  # pyright: ignore
+        gate, v = (_batch_first(x, dim, info) for x, dim in zip((gate, v), in_dims, strict=True))
+        return scan(gate, v), 0
+
+
+def _batch_first(x: Tensor, dim: int | None, info: Any) -> Tensor:
+    """Return x with vmap's dimension in front."""
+    return x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+
+
+@torch.library.custom_op("softorder::scan", mutates_args=())
+def _scan_op(gate: Tensor, v: Tensor) -> Tensor:
+    return chunked_scan(xp, gate, v).clone()
+
+
+@_scan_op.register_fake
+def _(gate: Tensor, v: Tensor) -> Tensor:
+    return torch.empty_like(v, memory_format=torch.contiguous_format)
+
+
+_scan_op.register_autograd(
+    lambda ctx, g: _scan_gradient(ctx.saved_tensors[0], ctx.saved_tensors[1], g),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0], output),
+)
+
+
+@_scan_op.register_vmap
+def _(info: Any, in_dims: Any, gate: Tensor, v: Tensor) -> tuple[Tensor, int]:
+    gate, v = (_batch_first(x, dim, info) for x, dim in zip((gate, v), in_dims, strict=True))
+    return _scan_op(gate, v), 0
+
+
+class NativeProducts:
+    """The native kernel for CPU tensors."""
+
+    @staticmethod
+    def sort(scores: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the order of (rows, n) scores, and the sorted scores."""
+        return _sort_op(scores, valid) if torch.compiler.is_compiling() else _sort(scores, valid)
+
+    @staticmethod
+    def product(
+        kind: str,
+        scores: Tensor,
+        values: Tensor | None,
+        scale: Tensor | float,
+        problem: NativeProblem,
+    ) -> Tensor:
+        """Return a product of `kernels.native.PRODUCTS`."""
+        if not torch.compiler.is_compiling():
+            return _Product.apply(scores, values, scale, problem, kind)  # pyright: ignore
+        if isinstance(scale, float):
+            scale = torch.full((1,), scale, dtype=torch.float64)
+        p = problem
+        return _product_op(scores, values, scale, p.positions, p.order, p.counts, p.power, kind)
+
+
+def _view(x: Tensor | None) -> Any:
+    """Return a contiguous NumPy view of a tensor; None stays None."""
+    return None if x is None else x.detach().contiguous().numpy()
+
+
+def _sort(scores: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    scores = scores.contiguous()
+    order = torch.empty_like(scores, dtype=torch.int64)
+    positions = torch.empty_like(scores)
+    extension.sort(
+        _view(scores), _view(valid), order.numpy(), positions.numpy(), torch.get_num_threads()
+    )
+    return order, positions
+
+
+def _given(
+    scale: Tensor | float, positions: Tensor, order: Tensor, counts: Tensor | None, power: float
+) -> tuple[Any, ...]:
+    scales = _view(scale) if isinstance(scale, Tensor) else scale
+    arrays = (_view(positions), _view(order), _view(counts))
+    return given_arrays(*arrays, scales, power, torch.get_num_threads())
+
+
+def _output_shape(kind: str, scores: Tensor, values: Tensor | None) -> Sequence[int]:
+    return PRODUCTS[kind].shape(scores.shape, None if values is None else values.shape)
+
+
+def _evaluate(kind: str, scores: Tensor, values: Tensor | None, given: tuple[Any, ...]) -> Tensor:
+    out = torch.empty(_output_shape(kind, scores, values), dtype=scores.dtype)
+    PRODUCTS[kind].forward(given, _view(values), out.numpy())
+    return out
+
+
+def _evaluate_backward(
+    kind: str,
+    g: Tensor,
+    wanted: Sequence[bool],
+    values: Tensor | None,
+    given: tuple[Any, ...],
+) -> list[Tensor | None]:
+    """Return the gradients of scores, values and scale (one for each row) that are wanted."""
+    to = [
+        torch.empty(g.shape[:2], dtype=g.dtype) if wanted[0] else None,
+        torch.empty(values.shape, dtype=g.dtype) if wanted[1] and values is not None else None,
+        torch.empty(g.shape[:1], dtype=torch.float64) if wanted[2] else None,
+    ]
+    views = [None if t is None else t.numpy() for t in to]
+    PRODUCTS[kind].backward(given, _view(values), _view(g), *views)
+    return to
+
+
+class _Product(torch.autograd.Function):
+    # Without setup_context, which costs more than a small sort: torch.func never comes here.
+    @staticmethod
+    def forward(  # pyright: ignore
+        ctx: Any,
+        scores: Tensor,
+        values: Tensor | None,
+        scale: Tensor | float,
+        problem: NativeProblem,
+        kind: str,
+    ) -> Tensor:
+        ctx.problem, ctx.kind = problem, kind
+        ctx.number = scale if isinstance(scale, float) else None
+        ctx.save_for_backward(scores, values, None if isinstance(scale, float) else scale)
+        p = problem
+        if p.views is None:
+            p.views = _given(scale, p.positions, p.order, p.counts, p.power)
+        return _evaluate(kind, scores, values, p.views)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        scores, values, scale = ctx.saved_tensors
+        scale = ctx.number if scale is None else scale
+        wanted = ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():
+            to = _gradients_with_graph(ctx.kind, ctx.problem, (scores, values, scale), wanted, g)
+        else:
+            to = _evaluate_backward(ctx.kind, g, wanted, values, ctx.problem.views)
+        return (*to, None, None)
+
+
+def _gradients_with_graph(
+    kind: str,
+    problem: NativeProblem,
+    arrays: tuple[Any, ...],
+    wanted: Sequence[bool],
+    g: Tensor,
+) -> list[Tensor | None]:
+    """Return gradients that can be differentiated again."""
+    # Views, so that the gradient stops here and not at a tensor that depends on another of them.
+    arrays = tuple(x.view_as(x) if isinstance(x, Tensor) else x for x in arrays)
+    inputs = [x for x, want in zip(arrays, wanted, strict=True) if want]
+    product = problem.recompute(kind, *arrays)
+    found = iter(torch.autograd.grad(product, inputs, g, create_graph=True))
+    return [next(found) if want else None for want in wanted]
+
+
+@torch.library.custom_op("softorder::sort", mutates_args=())
+def _sort_op(scores: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    return _sort(scores, valid)
+
+
+@_sort_op.register_fake
+def _(scores: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    return (
+        scores.new_empty(scores.shape, dtype=torch.int64),
+        scores.new_empty(scores.shape),
+    )
+
+
+@torch.library.custom_op("softorder::product", mutates_args=())
+def _product_op(
+    scores: Tensor,
+    values: Tensor | None,
+    scale: Tensor,
+    positions: Tensor,
+    order: Tensor,
+    counts: Tensor | None,
+    power: float,
+    kind: str,
+) -> Tensor:
+    return _evaluate(kind, scores, values, _given(scale, positions, order, counts, power))
+
+
+@_product_op.register_fake
+def _(
+    scores: Tensor,
+    values: Tensor | None,
+    scale: Tensor,
+    positions: Tensor,
+    order: Tensor,
+    counts: Tensor | None,
+    power: float,
+    kind: str,
+) -> Tensor:
+    return scores.new_empty(_output_shape(kind, scores, values))
+
+
+@torch.library.custom_op("softorder::product_backward", mutates_args=())
+def _product_backward_op(
+    g: Tensor,
+    values: Tensor | None,
+    scale: Tensor,
+    positions: Tensor,
+    order: Tensor,
+    counts: Tensor | None,
+    power: float,
+    kind: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    every = _given(scale, positions, order, counts, power)
+    to_scores, to_values, to_scale = _evaluate_backward(kind, g, [True] * 3, values, every)
+    to_values = g.new_empty(0) if to_values is None else to_values
+    return to_scores, to_values, to_scale  # pyright: ignore[reportReturnType]
+
+
+@_product_backward_op.register_fake
+def _(
+    g: Tensor,
+    values: Tensor | None,
+    scale: Tensor,
+    positions: Tensor,
+    order: Tensor,
+    counts: Tensor | None,
+    power: float,
+    kind: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        g.new_empty(order.shape),
+        g.new_empty(0 if values is None else values.shape),
+        g.new_empty(g.shape[:1], dtype=torch.float64),
+    )
+
+
+def _setup_product(ctx: Any, inputs: Any, output: Any) -> None:
+    _, values, scale, positions, order, counts, ctx.power, ctx.kind = inputs
+    ctx.save_for_backward(values, scale, positions, order, counts)
+
+
+def _product_gradient(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    values, scale, *rest = ctx.saved_tensors
+    to_scores, to_values, to_scale = _product_backward_op(
+        g.contiguous(), values, scale, *rest, ctx.power, ctx.kind
+    )
+    if scale.shape[0] == 1:
+        to_scale = to_scale.sum(0, keepdim=True)
+    to_values = None if values is None else to_values
+    return to_scores, to_values, to_scale, None, None, None, None, None
+
+
+_product_op.register_autograd(_product_gradient, setup_context=_setup_product)
