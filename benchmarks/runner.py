@@ -1,0 +1,131 @@
+"""Runs each measurement in a process of its own and writes what came of it, one JSON line each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.cases import Case
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one measurement may take.
+
+    Attributes:
+        seconds: How long the calls of one case are repeated.
+        time_limit: Seconds after which a process is stopped: "too slow".
+        memory_limit: Bytes that a process may allocate: beyond, "out of memory".
+        threads: Threads that torch and softorder may use.
+    """
+
+    seconds: float = 1.0
+    time_limit: float = 300.0
+    memory_limit: int = field(default_factory=lambda: int(0.95 * machine.available_memory()))
+    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+
+
+class Runner:
+    """Measures, prints a line for each measurement and appends it to a file."""
+
+    def __init__(self, limits: Limits, output: Path) -> None:
+        self.limits = limits
+        self.output = output
+        self.origin = machine.describe()
+        self.verified: set[str] = set()
+        self.failures: list[str] = []
+        output.parent.mkdir(parents=True, exist_ok=True)
+
+    def verify(self, names: Sequence[str], largest_n: int) -> None:
+        """Compare implementations with their references, in one process for all of them."""
+        answer = self._ask("verify", {"implementations": names, "largest_n": largest_n})
+        # A process that ended early says nothing good of any implementation in it.
+        for name in names:
+            its = answer.get(name, answer)
+            self._write("verification", {"implementation": name}, its)
+            outcome = its["outcome"]
+            shown = "agrees with its reference" if outcome == "ok" else outcome
+            print(f"{name:22} {shown}", flush=True)
+            if outcome == "ok":
+                self.verified.add(name)
+            elif not outcome.startswith("not available"):
+                self.failures.append(f"{name}: {outcome}")
+
+    def measure(self, case: Case) -> None:
+        """Measure time and memory of one case."""
+        answer = self._timed("measure", {**case.to_json(), "seconds": self.limits.seconds})
+        self._write("case", case.to_json(), answer)
+        shown = answer["outcome"]
+        if shown == "ok":
+            shown = (
+                f"{answer['seconds']['median'] * 1e3:10.3f} ms"
+                f"{answer['memory']['bytes'] / 1e6:10.1f} MB"
+            )
+        self._finish(str(case), shown, answer)
+
+    def compare(self, left: Case, right: Case) -> None:
+        """Time two cases in turns in one process."""
+        sides = {"left": left.to_json(), "right": right.to_json()}
+        answer = self._timed("compare", {**sides, "seconds": 3 * self.limits.seconds})
+        self._write("comparison", sides, answer)
+        shown = f"{answer['ratio']:.3g}" if answer["outcome"] == "ok" else answer["outcome"]
+        self._finish(f"{left} / {right}", shown, answer)
+
+    def _finish(self, title: str, shown: str, answer: dict[str, Any]) -> None:
+        print(f"{title:60} {shown}", flush=True)
+        if answer["outcome"].startswith("failed"):
+            self.failures.append(f"{title}: {answer['outcome']}")
+
+    def _write(self, kind: str, subject: dict[str, Any], answer: dict[str, Any]) -> None:
+        """Append a line to the output."""
+        configuration = {
+            "dtype": "float32",
+            "threads": self.limits.threads,
+            "time_limit": self.limits.time_limit,
+            "memory_limit": self.limits.memory_limit,
+        }
+        line = {"kind": kind, **subject, **answer, "configuration": configuration, **self.origin}
+        with self.output.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _timed(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Run the child and note how busy others kept the machine meanwhile."""
+        others = machine.OtherWork()
+        answer = self._ask(action, arguments)
+        return {**answer, "other_work": others.share()}
+
+    def _ask(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Run the child; whatever becomes of it is an answer."""
+        request = {
+            "action": action,
+            "arguments": arguments,
+            "threads": self.limits.threads,
+            "memory_limit": self.limits.memory_limit,
+        }
+        try:
+            process = subprocess.run(
+                [sys.executable, "-m", "benchmarks.child"],
+                input=json.dumps(request),
+                capture_output=True,
+                text=True,
+                timeout=self.limits.time_limit,
+                cwd=machine.ROOT,
+            )
+        except subprocess.TimeoutExpired:
+            return {"outcome": "too slow"}
+        if process.returncode == 0:
+            return json.loads(process.stdout.splitlines()[-1])
+        # SIGKILL is how the system ends a process when memory runs out.
+        if process.returncode == -signal.SIGKILL or "std::bad_alloc" in process.stderr:
+            return {"outcome": "out of memory"}
+        print(process.stderr, file=sys.stderr)
+        last = process.stderr.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
+        return {"outcome": f"failed: {last[0]}"}
