@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint unit format run picture clean
+.PHONY: help setup test lint unit format run picture bench sanitize clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -39,5 +39,18 @@ run: $(READY)  ## Run the example: the paper's Figure 1, and a picture
 picture: $(READY)  ## Draw the README's picture anew
 	$(BIN)/python examples/quickstart.py docs/softening.png
 
+# torchsort is one of the peers. It has no wheel, and takes any nvcc on the path for a wish to have
+# CUDA; hide it. Without torchsort its rows say so.
+$(VENV)/.torchsort: $(READY)
+	-env -u CUDA_HOME PATH=/usr/bin:/bin $(BIN)/python -m pip install --quiet --no-build-isolation torchsort==0.1.10
+	@touch $@
+
+bench: $(VENV)/.torchsort  ## Measure time and memory against the dense formula and peers (an hour, idle machine)
+	$(BIN)/python -m benchmarks
+
+# The kernel's tests on a build with the address and undefined-behaviour sanitizers.
+sanitize: $(READY)  ## Run the kernel's tests under sanitizers
+	$(BIN)/python tests/sanitize.py
+
 clean:  ## Remove .venv and caches
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) build .pytest_cache .ruff_cache .hypothesis .coverage

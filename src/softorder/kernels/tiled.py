@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from softorder._array import Array, arange_like, take_along
+from softorder._array import Array, arange_like, cast, take_along
 from softorder.kernels.dense import RowSoftmax
 from softorder.kernels.operator import Operator
 from softorder.kernels.scores import MASKED, SortedScores, pick
@@ -52,14 +52,18 @@ class Tiled(Operator):
     def apply(self, v: Array, rows: Array | None = None) -> Array:
         if self._is_empty() or (rows is not None and rows.shape[-1] <= self._height()):
             return self.dense.apply(v, rows)
-        v = take_along(self.wiring, v, self.order[..., None], axis=-2)
+        dtype = self.wiring.xp.result_type(v.dtype, self.dense.scores.scores.dtype)
+        v = self._wide(take_along(self.wiring, v, self.order[..., None], axis=-2))
         y = self._concat(lambda tile, here, window: tile.apply(v[..., window, :], here), axis=-2)
+        y = cast(self.wiring.xp, y, dtype)
         return y if rows is None else take_along(self.wiring, y, rows[..., None], axis=-2)
 
     def apply_transposed(self, u: Array, rows: Array | None = None) -> Array:
         if self._is_empty() or (rows is not None and rows.shape[-1] <= self._height()):
             return self.dense.apply_transposed(u, rows)
         n = self.order.shape[-1]
+        dtype = self.wiring.xp.result_type(u.dtype, self.dense.scores.scores.dtype)
+        u = self._wide(u)
         if rows is not None:
             u = self.wiring.add_along_axis(u, rows, n)
         xp, w = self.wiring.xp, None
@@ -77,7 +81,7 @@ class Tiled(Operator):
             )
             padded = xp.concat([before, inside, after], axis=-2)
             w = padded if w is None else w + padded
-        return self.wiring.add_along_axis(w, self.order, n)
+        return cast(xp, self.wiring.add_along_axis(w, self.order, n), dtype)
 
     def log_prob(self, permutation: Array) -> Array:
         if self._is_empty():
@@ -98,6 +102,10 @@ class Tiled(Operator):
         if self._is_empty():
             return self.dense.entropy()
         return self._concat(lambda tile, here, window: tile.entropy(here), axis=-1)
+
+    def _wide(self, x: Array) -> Array:
+        """Return x in float64: a sum over many items must not lose digits."""
+        return cast(self.wiring.xp, x, self.wiring.xp.float64)
 
     def _inverse_order(self) -> Array:
         xp, n = self.wiring.xp, self.order.shape[-1]

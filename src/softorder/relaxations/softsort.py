@@ -31,7 +31,9 @@ class SoftSort(PermutationRelaxation):
     .. math:: \mathrm{SoftSort}_\tau^d(s) = \mathrm{softmax}(-d(\mathrm{sort}(s) 1^T, 1 s^T) / \tau)
 
     Rows are unimodal distributions, the mode of row r is the r-th item of the exact argsort, and
-    the matrix goes to the exact permutation as tau goes to 0. O(n^2) time and memory.
+    the matrix goes to the exact permutation as tau goes to 0. Products with it cost O(n log n)
+    time and O(n) memory for "abs" and "square", O(n^2) time and O(n) memory for other metrics; see
+    `softorder.config`.
 
     Args:
         tau: The temperature, in the units of d: a positive number, or an array with one value per

@@ -1,0 +1,52 @@
+"""Run the kernel's tests on a build with the address and undefined-behaviour sanitizers.
+
+`make sanitize` calls this. The sanitized extension takes the place of the installed one in a
+process of its own; everything else is the suite as it is.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parents[1]
+BUILD = ROOT / "build" / "sanitize"
+PROGRAM = """
+import importlib.util, sys, torch, pytest
+spec = importlib.util.spec_from_file_location("softorder._native", sys.argv[1])
+module = sys.modules["softorder._native"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+import softorder._extension
+assert softorder._extension.extension is module
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *sys.argv[2:]]))
+"""
+
+
+def run(*command, **options):
+    print("+", *command[:4], "...", flush=True)
+    subprocess.run([str(part) for part in command], check=True, **options)
+
+
+def main(tests):
+    tools = pathlib.Path(sys.executable).parent
+    cmake, ninja = tools / "cmake", tools / "ninja"
+    options = [f"-DPython_EXECUTABLE={sys.executable}", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    run(cmake, "-S", ROOT, "-B", BUILD, "-G", "Ninja", "-DSOFTORDER_SANITIZE=ON", *options)
+    run(cmake, "--build", BUILD)
+    extension = next(BUILD.glob("_native*.so"))
+    compiler = os.environ.get("CXX", "g++")
+    asan = subprocess.run(
+        [compiler, "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
+    )
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": asan.stdout.strip(),
+        # Python and torch keep memory until the process ends.
+        "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1",
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+    }
+    run(sys.executable, "-c", PROGRAM, extension, *tests, cwd=ROOT / "tests", env=environment)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or ["test_kernels.py", "-k", "not compile and not fork"])
