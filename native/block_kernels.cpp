@@ -7,7 +7,7 @@ namespace {
 
 // Eight doubles. GCC and Clang lower these to what the instruction set has.
 typedef double Vector __attribute__((vector_size(64)));
-typedef int64_t Bits __attribute__((vector_size(64)));
+typedef uint64_t Bits __attribute__((vector_size(64)));
 
 inline Vector load(const double* from) {
     Vector v;
@@ -37,7 +37,7 @@ inline double total(Vector v) {
 // Adding this rounds a double below 2^51 to an integer, which is then in its lowest bits.
 constexpr double kRound = 6755399441055744.0;
 
-// exp(-u) for u >= 0, to about one unit in the last place; exactly 0 past 708.
+// exp(-u) for u >= 0, to about one unit in the last place; exactly 0 from 708.
 inline Vector exp_minus(Vector u) {
     const Vector zero = {};
     const Vector limit = zero + 708.0;
@@ -58,7 +58,7 @@ inline Vector exp_minus(Vector u) {
     return u < limit ? scaled : zero;
 }
 
-// cos and sin of angles in [0, 1000], to about one unit in the last place.
+// cos and sin of angles in [0, 1000], to two units in the last place.
 inline void cos_sin(Vector angle, Vector& cosine, Vector& sine) {
     const Vector zero = {};
     const Vector shifted = angle * 0.63661977236758134308 + kRound;
@@ -163,7 +163,7 @@ struct Complex {
     }
 };
 
-// `Count` channels known to the compiler are in flight together; 0 means one after another.
+// `Count` channels in flight together.
 template <class Kernel, int Count, bool Moments>
 void aggregate_channels(const double* gate, const double* gap, int64_t length, const double* input,
                         int stride, double* left, double* right, double* left_moment,

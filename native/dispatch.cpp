@@ -26,15 +26,13 @@ struct Choice {
 Choice choose() {
 #ifdef SOFTORDER_X86_LEVELS
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("bmi2")) {
+    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    // Exactly what CMakeLists.txt lets the compiler use.
+    if (has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
         return {"avx512", &avx512::real_kernels, &avx512::complex_kernels};
     }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2")) {
-        return {"avx2", &avx2::real_kernels, &avx2::complex_kernels};
-    }
+    if (has_avx2) return {"avx2", &avx2::real_kernels, &avx2::complex_kernels};
 #endif
     return {"baseline", &baseline::real_kernels, &baseline::complex_kernels};
 }

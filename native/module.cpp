@@ -75,6 +75,10 @@ struct Given {
         const size_t features = values ? values->shape(2) : 1;
         require(same_shape(sorted, order), "order must have the shape of the sorted scores");
         require(!counts || counts->shape(0) == rows, "one count for each row");
+        for (size_t row = 0; counts && row < rows; ++row) {
+            const int64_t count = counts->data()[row];
+            require(0 <= count && count <= static_cast<int64_t>(n), "counts must be 0 to n");
+        }
         require(scale.shape(0) == rows || scale.shape(0) == 1, "one scale, or one for each row");
         require(!values || (values->shape(0) == rows && values->shape(1) == n),
                 "values must be (rows, n, f)");
@@ -145,7 +149,7 @@ void bind(nb::module_& m) {
           },
           nb::arg("sorted").noconvert(), nb::arg("order"), nb::arg("counts").none(),
           nb::arg("scale"), nb::arg("terms"), nb::arg("threads"), nb::arg("v").none(),
-          nb::arg("y").noconvert(), nb::arg("log_z").none());
+          nb::arg("y").noconvert(), nb::arg("log_z").noconvert().none());
     m.def("apply_backward",
           [](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
              Maybe<const Float, 3> v, Maybe<const Float, 3> g_y, Maybe<const Float, 2> g_z,
@@ -164,8 +168,8 @@ void bind(nb::module_& m) {
           },
           nb::arg("sorted").noconvert(), nb::arg("order"), nb::arg("counts").none(),
           nb::arg("scale"), nb::arg("terms"), nb::arg("threads"), nb::arg("v").none(),
-          nb::arg("g_y").none(), nb::arg("g_z").none(), nb::arg("to_scores").none(),
-          nb::arg("to_v").none(), nb::arg("to_scale").none());
+          nb::arg("g_y").none(), nb::arg("g_z").none(), nb::arg("to_scores").noconvert().none(),
+          nb::arg("to_v").noconvert().none(), nb::arg("to_scale").noconvert().none());
     m.def("apply_transposed",
           [](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
              Values u, Array<Float, 3> w) {
@@ -195,8 +199,8 @@ void bind(nb::module_& m) {
           },
           nb::arg("sorted").noconvert(), nb::arg("order"), nb::arg("counts").none(),
           nb::arg("scale"), nb::arg("terms"), nb::arg("threads"), nb::arg("u").noconvert(),
-          nb::arg("g").noconvert(), nb::arg("to_scores").none(), nb::arg("to_u").none(),
-          nb::arg("to_scale").none());
+          nb::arg("g").noconvert(), nb::arg("to_scores").noconvert().none(), nb::arg("to_u").noconvert().none(),
+          nb::arg("to_scale").noconvert().none());
 }
 
 }  // namespace

@@ -25,6 +25,10 @@ constexpr int64_t kBlock = 4096;
 // Less work than this many positions is done before a thread starts.
 constexpr int64_t kWorthAThread = 1 << 13;
 
+// No weight crosses a gap this wide, in units of the scale. Wider ones count as this: a moment must
+// not be zero times infinity.
+constexpr double kFar = 1000;
+
 // A batch of rows of sorted scores.
 template <class Float>
 struct Rows {
@@ -75,6 +79,7 @@ class Scratch {
     double* get(int64_t size) {
         if (size > capacity_) {
             memory_.reset();
+            capacity_ = 0;
             memory_.reset(allocate(static_cast<size_t>(size) * sizeof(double)));
             capacity_ = size;
         }
@@ -87,15 +92,16 @@ class Scratch {
     };
 
     static double* allocate(size_t bytes) {
-        constexpr size_t huge_page = size_t{1} << 21;
-        const bool huge = bytes >= 2 * huge_page;
-        void* memory = huge ? std::aligned_alloc(huge_page, (bytes / huge_page + 1) * huge_page)
-                            : std::malloc(bytes);
-        if (!memory) throw std::bad_alloc();
+        void* memory = nullptr;
 #ifdef MADV_HUGEPAGE
         // A page fault for every 4 KiB would cost as much as the recurrences.
-        if (huge) madvise(memory, bytes, MADV_HUGEPAGE);
+        constexpr size_t huge_page = size_t{1} << 21;
+        if (bytes >= 2 * huge_page && posix_memalign(&memory, huge_page, bytes) == 0) {
+            madvise(memory, bytes, MADV_HUGEPAGE);
+        }
 #endif
+        if (!memory) memory = std::malloc(bytes);
+        if (!memory) throw std::bad_alloc();
         return static_cast<double*>(memory);
     }
 
@@ -111,7 +117,7 @@ struct BlockScratch {
 // What a run needs, kept from row to row.
 struct Workspace {
     Scratch gap, gate, input, left, right;
-    Scratch center, p, second, force;
+    Scratch p, second, force;
     BlockScratch block;
 };
 
@@ -132,7 +138,7 @@ class RunSolver {
           run_(run),
           length_(run.end - run.begin),
           blocks_((length_ + kBlock - 1) / kBlock),
-          inverse_scale_(1 / scale),
+          inverse_scale_(std::min(1 / scale, std::numeric_limits<double>::max())),
           terms_(terms),
           kernels_(block_kernels(terms)),
           keeps_gates_(blocks_ == 1 || kernels_.width == 1),
@@ -242,7 +248,8 @@ class RunSolver {
     void write_gaps(const Block& block) const {
         const Float* x = sorted_ + block.begin;
         const auto difference = [&](int64_t i) {
-            return (static_cast<double>(x[i - 1]) - static_cast<double>(x[i])) * inverse_scale_;
+            const double apart = static_cast<double>(x[i - 1]) - static_cast<double>(x[i]);
+            return std::min(apart * inverse_scale_, kFar);
         };
         if (run_.tied) {
             std::fill(block.gap, block.gap + block.length, 0.0);
@@ -301,7 +308,7 @@ void for_each_row(const Rows<Float>& rows, const Work& work) {
              memory);
     };
     const int64_t cost = std::max<int64_t>(1, rows.n * (rows.features + 1));
-    if (rows.rows < 2 * rows.threads && rows.n > 2 * kBlock) {
+    if (rows.rows / 2 < rows.threads && rows.n > 2 * kBlock) {
         Workspace memory;
         for (int64_t row = 0; row < rows.rows; ++row) one(row, rows.threads, memory);
         return;
@@ -339,20 +346,13 @@ double finite_or_zero(Float x) {
     return std::isinf(x) ? 0.0 : static_cast<double>(x);
 }
 
-// A value in the middle of a run. Derivatives do not change when all values move, and near their own
-// size fewer digits cancel.
-template <int Features, class Float>
-void write_center(const Rows<Float>& rows, const Float* v, int64_t row, Run run, double* center) {
-    const Float* middle = values_at<Features>(rows, v, row, (run.begin + run.end) / 2);
-    for (int64_t c = 0; c < features_of<Features>(rows); ++c) center[c] = finite_or_zero(middle[c]);
-}
-
 // How a result at a position is put together where the input holds infinities: the finite part,
-// and which end is reached with a weight above 0. Zero times infinity counts as zero. Sums of
-// complex terms cannot be told from zero below their rounding errors.
+// and which end is reached with a weight above 0. Zero times infinity counts as zero. What cannot be
+// told from zero: a state on its way to zero that sticks at the smallest number, and sums of complex
+// terms below their rounding errors. (Also `noise` in exponentials.py.)
 inline double with_ends(const Terms& terms, double finite, double up, double down) {
     const double infinity = std::numeric_limits<double>::infinity();
-    const double noise = terms.count == 1 ? 0 : 1e-12;
+    const double noise = terms.count == 1 ? 1e-300 : 1e-12;
     return finite + (up > noise ? infinity : 0.0) + (down > noise ? -infinity : 0.0);
 }
 
@@ -389,8 +389,6 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z) {
         if (z_row) fill_with(z_row + done, n - done, blank);
         for (int r = 0; r < runs.number; ++r) {
             const Run run = runs.run[r];
-            double* center = memory.center.get(f);
-            write_center<Features>(rows, v, row, run, center);
             if (!v && run.tied) {
                 // Infinite scores: the mean of equal ones.
                 std::fill(y_row + run.begin, y_row + run.end, rows.sorted[row * n + run.begin]);
@@ -402,9 +400,9 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z) {
                 for (int64_t i = 0; i < size; ++i, input += channels) {
                     const Float* from = values_at<Features>(rows, v, row, begin + i);
                     for (int64_t c = 0; c < f; ++c) {
-                        input[c] = static_cast<double>(from[c]) - center[c];
+                        input[c] = static_cast<double>(from[c]);
                         if (parts == 1) continue;
-                        if (std::isinf(from[c])) input[c] = 0;
+                        input[c] = finite_or_zero(from[c]);
                         input[f + c] = std::isinf(from[c]) && from[c] > 0;
                         input[2 * f + c] = std::isinf(from[c]) && from[c] < 0;
                     }
@@ -416,11 +414,8 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z) {
                     const double z = sums[channels - 1];
                     if (z_row) z_row[begin + i] = static_cast<Float>(std::log(z));
                     for (int64_t c = 0; c < f; ++c) {
-                        // An infinite item is 0 here, not at the centre: its share is given back.
-                        double mean = sums[c] / z + center[c];
+                        double mean = sums[c] / z;
                         if (parts == 3) {
-                            const double lost = (sums[f + c] + sums[2 * f + c]) / z;
-                            mean -= lost * center[c];
                             mean = with_ends(rows.terms, mean, sums[f + c], sums[2 * f + c]);
                         }
                         if (v || !run.tied) y_row[(begin + i) * f + c] = static_cast<Float>(mean);
@@ -440,23 +435,23 @@ struct Gradients {
 };
 
 template <class Float>
-void spoil(const Gradients<Float>& to, int64_t row, int64_t n, int64_t f, double value) {
+void fill_gradients(const Gradients<Float>& to, int64_t row, int64_t n, int64_t f, double value) {
     if (to.scores) fill_with(to.scores + row * n, n, value);
     if (to.values) fill_with(to.values + row * n * f, n * f, value);
     if (to.scale) to.scale[row] = value;
 }
 
 // The derivatives of a product for every row. The first stage has the channels p, which
-// read(row, position, center, p) gives after start(row, run, center), and 1; from their sums, middle(row, position, sums, s)
+// read(row, position, p) gives, and 1; from their sums, middle(row, position, sums, s)
 // computes s and q. The second stage has all of them; what spread_to(row, position, K s) returns is
 // added to the derivative by the score there.
-template <int Features, class Float, class Start, class Read, class Middle, class Spread>
-void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Start& start,
-                   const Read& read, const Middle& middle, const Spread& spread_to) {
+template <int Features, class Float, class Read, class Middle, class Spread>
+void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Read& read,
+                   const Middle& middle, const Spread& spread_to) {
     const int64_t n = rows.n, f = features_of<Features>(rows);
     for_each_row(rows, [&](int64_t row, const Runs& runs, double scale, int threads,
                            Workspace& memory) {
-        spoil(to, row, n, f, runs.spoiled ? std::numeric_limits<double>::quiet_NaN() : 0.0);
+        fill_gradients(to, row, n, f, runs.spoiled ? std::numeric_limits<double>::quiet_NaN() : 0.0);
         const Float* sorted = rows.sorted + row * n;
         const int64_t* order = rows.order + row * n;
         double* force = memory.force.get(n);
@@ -464,29 +459,31 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const St
             const Run run = runs.run[r];
             RunSolver<Float> solver(sorted, run, scale, rows.terms, threads,
                                     memory);
-            double* center = memory.center.get(f);
-            start(row, run, center);
-            double* p = memory.p.get((run.end - run.begin) * f) - run.begin * f;
-            double* second = memory.second.get((run.end - run.begin) * (f + 1)) -
-                             run.begin * (f + 1);
+            const int64_t length = run.end - run.begin;
+            double* const p = memory.p.get(length * f);
+            double* const second = memory.second.get(length * (f + 1));
             const auto fill_first = [&](int64_t begin, int64_t size, double* input) {
-                for (int64_t i = begin; i < begin + size; ++i) {
-                    read(row, i, center, p + i * f);
-                    for (int64_t c = 0; c < f; ++c) *input++ = p[i * f + c];
+                double* to_p = p + (begin - run.begin) * f;
+                for (int64_t i = 0; i < size; ++i, to_p += f) {
+                    read(row, begin + i, to_p);
+                    for (int64_t c = 0; c < f; ++c) *input++ = to_p[c];
                     *input++ = 1;
                 }
             };
             solver.sums(static_cast<int>(f + 1), fill_first,
                         [&](int64_t begin, int64_t size, const double* sums) {
-                            for (int64_t i = begin; i < begin + size; ++i, sums += f + 1) {
-                                middle(row, i, sums, second + i * (f + 1));
+                            double* to_s = second + (begin - run.begin) * (f + 1);
+                            for (int64_t i = 0; i < size; ++i, sums += f + 1, to_s += f + 1) {
+                                middle(row, begin + i, sums, to_s);
                             }
                         });
             const auto fill_second = [&](int64_t begin, int64_t size, double* input) {
-                for (int64_t i = begin; i < begin + size; ++i) {
-                    for (int64_t c = 0; c < f; ++c) *input++ = p[i * f + c];
+                const double* from_p = p + (begin - run.begin) * f;
+                const double* from_s = second + (begin - run.begin) * (f + 1);
+                for (int64_t i = 0; i < size; ++i) {
+                    for (int64_t c = 0; c < f; ++c) *input++ = *from_p++;
                     *input++ = 1;
-                    for (int64_t c = 0; c <= f; ++c) *input++ = second[i * (f + 1) + c];
+                    for (int64_t c = 0; c <= f; ++c) *input++ = *from_s++;
                 }
             };
             const auto done = [&](int64_t begin, int64_t size, const double* spread,
@@ -516,13 +513,10 @@ void apply_backward(const Rows<Float>& rows, const Float* v, const Float* g_y, c
                     const Gradients<Float>& to) {
     const int64_t n = rows.n, f = features_of<Features>(rows);
     const bool infinite = v && any_infinite(v, rows.rows * n * f);
-    const auto start = [&](int64_t row, Run run, double* center) {
-        write_center<Features>(rows, v, row, run, center);
-    };
-    const auto read = [&](int64_t row, int64_t position, const double* center, double* p) {
+    const auto read = [&](int64_t row, int64_t position, double* p) {
         const Float* from = values_at<Features>(rows, v, row, position);
         for (int64_t c = 0; c < f; ++c) {
-            p[c] = (infinite ? finite_or_zero(from[c]) : static_cast<double>(from[c])) - center[c];
+            p[c] = infinite ? finite_or_zero(from[c]) : static_cast<double>(from[c]);
         }
     };
     const auto middle = [&](int64_t row, int64_t position, const double* sums, double* s) {
@@ -545,7 +539,7 @@ void apply_backward(const Rows<Float>& rows, const Float* v, const Float* g_y, c
         }
         return 0.0;
     };
-    differentiate<Features>(rows, to, start, read, middle, spread_to);
+    differentiate<Features>(rows, to, read, middle, spread_to);
 }
 
 // w = P^T u = K (u / Z), by item; u is by position.
@@ -563,17 +557,17 @@ void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
             const Run run = runs.run[r];
             RunSolver<Float> solver(rows.sorted + row * n, run, scale, rows.terms, threads,
                                     memory);
-            double* z = memory.second.get(run.end - run.begin) - run.begin;
+            double* const z = memory.second.get(run.end - run.begin);
             const auto ones = [](int64_t, int64_t size, double* input) {
                 for (int64_t i = 0; i < size; ++i) input[i] = 1;
             };
             solver.sums(1, ones, [&](int64_t begin, int64_t size, const double* sums) {
-                std::copy(sums, sums + size, z + begin);
+                std::copy(sums, sums + size, z + (begin - run.begin));
             });
             const auto fill = [&](int64_t begin, int64_t size, double* input) {
                 for (int64_t i = 0; i < size; ++i, input += channels) {
                     const Float* from = u + (row * n + begin + i) * f;
-                    const double share = 1 / z[begin + i];
+                    const double share = 1 / z[begin - run.begin + i];
                     for (int64_t c = 0; c < f; ++c) {
                         input[c] = finite_or_zero(from[c]) * share;
                         if (parts == 1) continue;
@@ -602,8 +596,7 @@ template <class Float, int Features>
 void apply_transposed_backward(const Rows<Float>& rows, const Float* u, const Float* g,
                                const Gradients<Float>& to) {
     const int64_t n = rows.n, f = features_of<Features>(rows);
-    const auto start = [](int64_t, Run, double*) {};
-    const auto read = [&](int64_t row, int64_t position, const double*, double* p) {
+    const auto read = [&](int64_t row, int64_t position, double* p) {
         const Float* from = g + (row * n + rows.order[row * n + position]) * f;
         for (int64_t c = 0; c < f; ++c) p[c] = static_cast<double>(from[c]);
     };
@@ -621,7 +614,7 @@ void apply_transposed_backward(const Rows<Float>& rows, const Float* u, const Fl
         }
     };
     const auto spread_to = [](int64_t, int64_t, const double*) { return 0.0; };
-    differentiate<Features>(rows, to, start, read, middle, spread_to);
+    differentiate<Features>(rows, to, read, middle, spread_to);
 }
 
 }  // namespace softorder

@@ -94,6 +94,7 @@ class Wiring:
         native: The products of the native kernel, differentiable. None likewise.
         is_plain: Whether the native kernel can read these arrays and its derivatives will do
             (no forward mode, no vmap).
+        version: How often an array was changed in place; None where that is not counted.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Wiring:
     matmul: Callable[[Array, Array], Array]
     checkpoint: Callable[..., Array]
     is_plain: Callable[..., bool]
+    version: Callable[[Array], int | None]
     scan: Callable[[Array, Array], Array] | None = None
     native: NativeProducts | None = None
 
@@ -120,6 +122,12 @@ def _numpy_add_along_axis(x: numpy.ndarray, index: numpy.ndarray, n: int) -> num
     return total.reshape(*batch, n, x.shape[-1])
 
 
+def _numpy_is_plain(*arrays: Any) -> bool:
+    # Not other byte orders, and not longdouble.
+    plain = (numpy.dtype(numpy.float32), numpy.dtype(numpy.float64))
+    return all(x.dtype in plain for x in arrays if isinstance(x, numpy.ndarray))
+
+
 NUMPY = Wiring(
     name="numpy",
     xp=array_api_compat.numpy,
@@ -131,7 +139,8 @@ NUMPY = Wiring(
     add_along_axis=_numpy_add_along_axis,
     matmul=numpy.matmul,
     checkpoint=lambda function, *arrays: function(*arrays),
-    is_plain=lambda *arrays: True,
+    is_plain=_numpy_is_plain,
+    version=lambda x: None,
 )
 
 

@@ -48,6 +48,14 @@ def mixed_frameworks(first: str, first_framework: str, second: str, second_frame
     )
 
 
+def changed_scores() -> str:
+    return message(
+        "the scores of a soft permutation must stay as they are for as long as it is used",
+        "scores that were changed in place",
+        "Make the permutation again, or from a copy: relaxation(scores.clone()).",
+    )
+
+
 def check_floating(xp: Any, x: Any, name: str) -> None:
     if not xp.isdtype(x.dtype, "real floating"):
         raise TypeError(

@@ -151,9 +151,8 @@ class Flipped(Operator):
             return self._flip_positions(self.inner.apply(v))
         return self.inner.apply(v, self.mirror(rows))
 
-    def sort_scores(self) -> Array | None:
-        y = self.inner.sort_scores()
-        return None if y is None else self._flip_positions(y[..., None])[..., 0]
+    def sort_scores(self, *, flip: bool = False) -> Array | None:
+        return self.inner.sort_scores(flip=not flip) if self.valid is None else None
 
     def apply_transposed(self, u: Array, rows: Array | None = None) -> Array:
         if rows is None:

@@ -49,8 +49,8 @@ class NativeScan(Scan):
             order, positions = xp.reshape(order, shape), xp.reshape(positions, shape)
         scores.set_order(order, positions)
 
-    def sort_scores(self) -> Array | None:
-        return self._product("sort_scores", None)
+    def sort_scores(self, *, flip: bool = False) -> Array | None:
+        return self._product("sort_scores_flipped" if flip else "sort_scores", None)
 
     def _mean(self, v: Array) -> Array:
         y = self._product("apply", v)
@@ -154,6 +154,17 @@ def _products(ext: Any) -> dict[str, Product]:
     def sort_scores_backward(given: Any, values: None, g: numpy.ndarray, *to: Any) -> None:
         ext.apply_backward(*given, None, g[..., None], None, *to)
 
+    # Not the framework's flip: that would start its threads, which hang in a forked child.
+    def sort_scores_flipped(given: Any, values: None, out: numpy.ndarray) -> None:
+        sort_scores(given, values, out)
+        out[...] = out[..., ::-1].copy()
+
+    def sort_scores_flipped_backward(given: Any, values: None, g: numpy.ndarray, *to: Any) -> None:
+        sort_scores_backward(given, values, numpy.ascontiguousarray(g[..., ::-1]), *to)
+
+    def own(scan: Scan) -> Array:
+        return scan._mean(scan.scores.scores[..., None])[..., 0]
+
     def log_z(given: Any, values: numpy.ndarray, out: numpy.ndarray) -> None:
         ext.apply(*given, values, numpy.empty_like(values), out)
 
@@ -165,7 +176,13 @@ def _products(ext: Any) -> dict[str, Product]:
             lambda scores, values: scores,
             sort_scores,
             sort_scores_backward,
-            lambda scan, values: scan._mean(scan.scores.scores[..., None])[..., 0],
+            lambda scan, values: own(scan),
+        ),
+        "sort_scores_flipped": Product(
+            lambda scores, values: scores,
+            sort_scores_flipped,
+            sort_scores_flipped_backward,
+            lambda scan, values: scan.wiring.xp.flip(own(scan), axis=-1),
         ),
         "apply": Product(
             lambda scores, values: values,

@@ -46,8 +46,11 @@ class Operator(ABC):
     def apply(self, v: Array, rows: Array | None = None) -> Array:
         """Return P[rows] v for v of shape (..., n, f); zero times infinity counts as zero."""
 
-    def sort_scores(self) -> Array | None:
-        """Return P s for the scores themselves, (..., n), if there is a shorter way than apply."""
+    def sort_scores(self, *, flip: bool = False) -> Array | None:
+        """Return P s for the scores themselves, (..., n), if there is a shorter way than apply.
+
+        `flip` puts the positions in the opposite order; only where no item is masked.
+        """
         return None
 
     @abstractmethod

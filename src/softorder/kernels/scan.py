@@ -165,12 +165,9 @@ class Recurrence:
         """Return (K v) / (K 1) for v (..., n, f) in sorted order."""
         xp = self.wiring.xp
         v = xp.astype(v, xp.float64)
-        # Near the values of v fewer digits cancel.
-        center = self.wiring.stop_gradient(v[..., : 1 if v.shape[-2] else 0, :])
-        v = v - center
         ones = xp.broadcast_to(self._ones(), (*v.shape[:-1], 1))
         sums = self.sums(xp.concat([v, ones], axis=-1))
-        return sums[..., :-1] / sums[..., -1:] + center
+        return sums[..., :-1] / sums[..., -1:]
 
     def spread(self, u: Array) -> Array:
         """Return K (u / Z), (..., n, f) in sorted order."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from softorder import _checks
 from softorder._array import Array, Wiring, take_along, widen
 
 # P is block diagonal: items of different blocks have weight zero for each other.
@@ -19,20 +20,28 @@ class SortedScores:
 
     Attributes:
         wiring: The framework of the arrays.
-        scores: The scores as they came, half types widened.
         valid: Which items take part; None if all do.
     """
 
     def __init__(self, wiring: Wiring, scores: Array, valid: Array | None) -> None:
         """Hold scores of shape (..., n), any floating dtype, and `valid`, (..., n) boolean."""
         self.wiring = wiring
-        self.scores = widen(wiring.xp, scores)
         self.valid = valid
+        self._scores = widen(wiring.xp, scores)
+        self._version = wiring.version(self._scores)
         self._order: Array | None = None
         self._plain_positions: Array | None = None
         self._blocks: tuple[Array, Array] | None = None
         self._positions: Array | None = None
         self._items: Array | None = None
+
+    @property
+    def scores(self) -> Array:
+        """The scores as they came, half types widened."""
+        # Part of what follows from them may have been computed already.
+        if self._version != self.wiring.version(self._scores):
+            raise RuntimeError(_checks.changed_scores())
+        return self._scores
 
     @property
     def order(self) -> Array:
@@ -103,7 +112,7 @@ class SortedScores:
 
         The items of the result are in sorted order, so that a kernel can leave out far ones.
         """
-        window = SortedScores(self.wiring, self.scores, self.valid)
+        window = SortedScores(self.wiring, self._scores, self.valid)
         window._order = self.order
         window._blocks = self.position_block[..., start:stop], self.position_block
         window._items, window._positions = self.positions[..., start:stop], self.positions

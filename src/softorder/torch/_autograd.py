@@ -2,7 +2,8 @@
 
 Each comes twice. In eager mode it is an `autograd.Function`, for it has derivatives of every kind.
 A compiler cannot look into one that has a forward-mode rule, so that what it sees is a custom
-operator, which has a first derivative and a batching rule and is otherwise opaque.
+operator, which has a first derivative and is otherwise opaque; under torch.func or forward mode
+inside a compiled region it sees plain operations.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from softorder._array import NativeProblem
 from softorder._extension import extension
 from softorder.kernels.native import PRODUCTS, given_arrays
 from softorder.kernels.scan import chunked_scan
+from softorder.torch._tracing import is_plain, is_transformed
 
 
 def scan(gate: Tensor, v: Tensor) -> Tensor:
     """Return F with F_i = v_i + gate_i F_{i-1}: gate (..., n), v (..., n, c)."""
     gate = gate.expand(v.shape[:-1])
-    if torch.compiler.is_compiling():
-        return _scan_op(gate, v)
-    return _Scan.apply(gate, v)  # pyright: ignore[reportReturnType]
+    if not torch.compiler.is_compiling():
+        return _Scan.apply(gate, v)  # pyright: ignore[reportReturnType]
+    # A custom operator has no forward mode, and would give zeros without a word.
+    return chunked_scan(xp, gate, v) if is_transformed() else _scan_op(gate, v)
 
 
 def _before(f: Tensor) -> Tensor:
@@ -88,12 +91,6 @@ _scan_op.register_autograd(
     lambda ctx, g: _scan_gradient(ctx.saved_tensors[0], ctx.saved_tensors[1], g),
     setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0], output),
 )
-
-
-@_scan_op.register_vmap
-def _(info: Any, in_dims: Any, gate: Tensor, v: Tensor) -> tuple[Tensor, int]:
-    gate, v = (_batch_first(x, dim, info) for x, dim in zip((gate, v), in_dims, strict=True))
-    return _scan_op(gate, v), 0
 
 
 class NativeProducts:
@@ -196,7 +193,7 @@ class _Product(torch.autograd.Function):
         scores, values, scale = ctx.saved_tensors
         scale = ctx.number if scale is None else scale
         wanted = ctx.needs_input_grad[:3]
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or not is_plain(g):
             to = _gradients_with_graph(ctx.kind, ctx.problem, (scores, values, scale), wanted, g)
         else:
             to = _evaluate_backward(ctx.kind, g, wanted, values, ctx.problem.views)
@@ -210,12 +207,15 @@ def _gradients_with_graph(
     wanted: Sequence[bool],
     g: Tensor,
 ) -> list[Tensor | None]:
-    """Return gradients that can be differentiated again."""
+    """Return gradients that can be differentiated again, in any mode."""
     # Views, so that the gradient stops here and not at a tensor that depends on another of them.
-    arrays = tuple(x.view_as(x) if isinstance(x, Tensor) else x for x in arrays)
+    with torch.enable_grad():
+        arrays = tuple(x.view_as(x) if isinstance(x, Tensor) else x for x in arrays)
     inputs = [x for x, want in zip(arrays, wanted, strict=True) if want]
-    product = problem.recompute(kind, *arrays)
-    found = iter(torch.autograd.grad(product, inputs, g, create_graph=True))
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        product = problem.recompute(kind, *arrays)
+    found = iter(torch.autograd.grad(product, inputs, g, create_graph=again))
     return [next(found) if want else None for want in wanted]
 
 

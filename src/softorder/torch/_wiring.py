@@ -7,38 +7,10 @@ from collections.abc import Callable
 import array_api_compat.torch
 import torch
 import torch.utils.checkpoint
-from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd import forward_ad
 
 from softorder._array import Wiring
+from softorder.torch import _tracing
 from softorder.torch._autograd import NativeProducts, scan
-
-
-def _is_concrete(x: torch.Tensor) -> bool:
-    if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
-        return False
-    if torch._C._get_tracing_state() is not None:  # torch.jit.trace
-        return False
-    return x.device.type == "cpu" and not is_functorch_wrapped_tensor(x)
-
-
-_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
-
-
-def _is_plain(*arrays: object) -> bool:
-    if torch.compiler.is_compiling():
-        return all(x.device.type == "cpu" for x in arrays if isinstance(x, torch.Tensor))
-    if torch._C._get_tracing_state() is not None or peek_interpreter_stack() is not None:
-        return False
-    for x in arrays:
-        if isinstance(x, torch.Tensor) and (
-            type(x) not in _PLAIN_TYPES
-            or not x.is_cpu
-            or forward_ad.unpack_dual(x).tangent is not None
-        ):
-            return False
-    return True
 
 
 def _stop_gradient(x: torch.Tensor) -> torch.Tensor:
@@ -88,9 +60,7 @@ def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _checkpoint(function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> torch.Tensor:
     # Under torch.func there are no hooks on saved tensors, and without gradients nothing to save.
     # What a compiler keeps is its own choice.
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return function(*arrays)
-    if peek_interpreter_stack() is not None:
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or _tracing.is_transformed():
         return function(*arrays)
     result = torch.utils.checkpoint.checkpoint(function, *arrays, use_reentrant=False)
     assert isinstance(result, torch.Tensor)
@@ -101,14 +71,15 @@ TORCH = Wiring(
     name="torch",
     xp=array_api_compat.torch,
     is_compiling=torch.compiler.is_compiling,
-    is_concrete=_is_concrete,
+    is_concrete=_tracing.is_concrete,
     stop_gradient=_stop_gradient,
     average_gradient=_average_gradient,
     take_along_axis=_take_along_axis,
     add_along_axis=_add_along_axis,
     matmul=_matmul,
     checkpoint=_checkpoint,
-    is_plain=_is_plain,
+    is_plain=_tracing.is_plain,
+    version=_tracing.version,
     scan=scan,
     native=NativeProducts(),
 )

@@ -1,0 +1,62 @@
+"""What can be known of a tensor, and of the transformations that are looking at it, right now."""
+
+from __future__ import annotations
+
+import torch
+from torch._C._functorch import (
+    is_functorch_wrapped_tensor,
+    is_legacy_batchedtensor,
+    maybe_current_level,
+)
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def is_concrete(x: torch.Tensor) -> bool:
+    """Tell whether the values of x can be looked at now and cheaply."""
+    if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
+        return False
+    if torch._C._get_tracing_state() is not None:  # torch.jit.trace
+        return False
+    return x.device.type == "cpu" and not is_functorch_wrapped_tensor(x)
+
+
+@torch.compiler.assume_constant_result
+def _has_level() -> bool:
+    return maybe_current_level() is not None
+
+
+def is_transformed() -> bool:
+    """Tell whether torch.func or forward mode is at work, also while a compiler traces."""
+    return _has_level() or forward_ad._current_level >= 0
+
+
+def is_plain(*arrays: object) -> bool:
+    """Tell whether the native kernel can read these tensors, and first derivatives will do.
+
+    What is no tensor is passed over. While a compiler traces, what it will run counts.
+    """
+    if torch.compiler.is_compiling():
+        on_cpu = all(x.device.type == "cpu" for x in arrays if isinstance(x, torch.Tensor))
+        return on_cpu and not is_transformed()
+    if torch._C._get_tracing_state() is not None or maybe_current_level() is not None:
+        return False
+    return all(_is_plain_tensor(x) for x in arrays if isinstance(x, torch.Tensor))
+
+
+def _is_plain_tensor(x: torch.Tensor) -> bool:
+    return (
+        type(x) in _PLAIN_TYPES
+        and x.is_cpu
+        and forward_ad.unpack_dual(x).tangent is None
+        and not is_legacy_batchedtensor(x)
+    )
+
+
+def version(x: torch.Tensor) -> int | None:
+    """Return how often x was changed in place; None where that is not counted."""
+    if not is_concrete(x) or x.is_inference():
+        return None
+    return x._version
