@@ -101,7 +101,7 @@ NATIVE = {
     "native_log_z_gradient": _native("log_z", "backward", TO_SCORES),
     "native_log_z_tau": _native("log_z", "backward", TO_SCALE),
 }
-KERNEL_PERTURBATIONS = {
+PERTURBATIONS = {
     **(NATIVE if native.is_built() else {}),
     "scan_means": _after(scan.Recurrence, "means", _scaled),
     "scan_spread": _after(scan.Recurrence, "spread", _scaled),
@@ -114,9 +114,6 @@ KERNEL_PERTURBATIONS = {
     "tiled_transposed": _after(tiled.Tiled, "apply_transposed", _scaled),
     "tiled_log_prob": _after(tiled.Tiled, "log_prob", _scaled),
     "tiled_entropy": _after(tiled.Tiled, "entropy", _scaled),
-}
-PERTURBATIONS = {
-    **KERNEL_PERTURBATIONS,
     "log_rows": _after(dense.RowSoftmax, "log_rows", _shifted),
     "rows": _after(dense.RowSoftmax, "rows", _scaled),
     "apply": _after(dense.RowSoftmax, "apply", _scaled),
