@@ -192,7 +192,8 @@ void aggregate_channels(const double* gate, const double* gap, int64_t length, c
 
 template <class Kernel>
 void aggregate(const double* gate, const double* gap, int64_t length, const double* input,
-               int channels, int moments, double* left, double* right, double* product) {
+               int stride, int channels, int moments, double* left, double* right,
+               double* product) {
     constexpr int width = Kernel::width;
     typename Kernel::State all = Kernel::read(gate);
     for (int64_t i = 1; i < length; ++i) all = Kernel::pass(gate + i * width, all);
@@ -204,7 +205,7 @@ void aggregate(const double* gate, const double* gap, int64_t length, const doub
                                              : aggregate_channels<Kernel, 1, true>)
                                      : (pair ? aggregate_channels<Kernel, 2, false>
                                              : aggregate_channels<Kernel, 1, false>);
-        run(gate, gap, length, input + c, channels, left + c * width, right + c * width,
+        run(gate, gap, length, input + c, stride, left + c * width, right + c * width,
             left + (channels + c) * width, right + (channels + c) * width);
         c += pair ? 2 : 1;
     }
@@ -213,7 +214,7 @@ void aggregate(const double* gate, const double* gap, int64_t length, const doub
 // `Count` channels known to the compiler stay in registers; 0 means any number, in memory.
 template <class Kernel, int Count>
 void sum_channels(const Kernel& kernel, const double* gate, int64_t length, const double* input,
-                  int channels, double* left, double* right, double* sums) {
+                  int stride, int channels, double* left, double* right, double* sums) {
     constexpr int width = Kernel::width;
     const int count = Count ? Count : channels;
     typename Kernel::State held[Count ? Count : 1];
@@ -226,7 +227,7 @@ void sum_channels(const Kernel& kernel, const double* gate, int64_t length, cons
     for (int c = 0; c < Count; ++c) held[c] = Kernel::read(right + c * width);
     for (int64_t i = length - 1; i >= 0; --i) {
         for (int c = 0; c < count; ++c) {
-            const double w = input[i * count + c];
+            const double w = input[i * stride + c];
             const auto s = get(right, c);
             sums[i * count + c] = kernel.value(s) + w;
             put(right, c, Kernel::pass(gate + i * width, Kernel::add(s, w)));
@@ -237,19 +238,19 @@ void sum_channels(const Kernel& kernel, const double* gate, int64_t length, cons
         for (int c = 0; c < count; ++c) {
             const auto s = Kernel::pass(gate + i * width, get(left, c));
             sums[i * count + c] += kernel.value(s);
-            put(left, c, Kernel::add(s, input[i * count + c]));
+            put(left, c, Kernel::add(s, input[i * stride + c]));
         }
     }
 }
 
 template <class Kernel>
-void sum(const Terms& terms, const double* gate, int64_t length, const double* input, int channels,
-         double* left, double* right, double* sums) {
+void sum(const Terms& terms, const double* gate, int64_t length, const double* input, int stride,
+         int channels, double* left, double* right, double* sums) {
     const Kernel kernel(terms);
     const auto run = channels == 1   ? sum_channels<Kernel, 1>
                      : channels == 2 ? sum_channels<Kernel, 2>
                                      : sum_channels<Kernel, 0>;
-    run(kernel, gate, length, input, channels, left, right, sums);
+    run(kernel, gate, length, input, stride, channels, left, right, sums);
 }
 
 // The states of all channels, with first moments of the first ones, moving through a block.

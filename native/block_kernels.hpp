@@ -31,12 +31,14 @@ struct BlockKernels {
 
     // The states that leave the block when nothing enters it, and the product of its gates.
     // With `moments` > 0, so many channels (the first ones) carry first moments too.
+    // Inputs of neighbouring positions are `stride` numbers apart, here and below.
     void (*aggregate)(const double* gate, const double* gap, int64_t length, const double* input,
-                      int channels, int moments, double* left, double* right, double* product);
+                      int stride, int channels, int moments, double* left, double* right,
+                      double* product);
 
     // sums[i, c] = sum_j k(u_ij) input[j, c]. `left` and `right` hold what enters the block.
     void (*sum)(const Terms& terms, const double* gate, int64_t length, const double* input,
-                int channels, double* left, double* right, double* sums);
+                int stride, int channels, double* left, double* right, double* sums);
 
     // For channels (p_1..p_f, 1, s_1..s_f, q) and C_ij = s_i . p_j - q_i:
     //   spread[i] = sum_j k(u_ij) s_j,

@@ -117,7 +117,7 @@ struct BlockScratch {
 // What a run needs, kept from row to row.
 struct Workspace {
     Scratch gap, gate, input, left, right;
-    Scratch p, second, force;
+    Scratch z, force;
     BlockScratch block;
 };
 
@@ -145,28 +145,32 @@ class RunSolver {
           threads_(threads),
           memory_(memory) {}
 
-    // Sums of all channels, by position: done(begin, length, sums).
+    // Sums of all channels, by position: done(begin, length, sums, input). There may be room
+    // between the inputs of one position and the next: `stride` numbers in all.
     template <class Fill, class Done>
-    void sums(int channels, const Fill& fill, const Done& done) {
-        sweep(channels, 0, fill, [&](const Block& block) {
+    void sums(int channels, int stride, const Fill& fill, const Done& done) {
+        sweep(channels, stride, 0, fill, [&](const Block& block) {
             double* sums = block.scratch.sums.get(block.length * channels);
-            kernels_.sum(terms_, block.gate, block.length, block.input, channels, block.left,
-                         block.right, sums);
-            done(block.begin, block.length, sums);
+            kernels_.sum(terms_, block.gate, block.length, block.input, stride, channels,
+                         block.left, block.right, sums);
+            done(block.begin, block.length, sums, block.input);
         });
     }
 
-    // The derivatives: done(begin, length, spread, force); returns the scale's derivative.
-    template <class Fill, class Done>
-    double derivatives(int features, bool with_moment, const Fill& fill, const Done& done) {
-        std::vector<double> moment(static_cast<size_t>(blocks_));
-        sweep(2 * features + 2, with_moment ? features + 1 : 0, fill, [&](const Block& block) {
+    // The derivatives, for the inputs that the last sums left: done(begin, length, spread, force).
+    // Returns the scale's derivative.
+    template <class Done>
+    double derivatives(int features, bool with_moment, const Done& done) {
+        std::vector<double> moment(with_moment ? index(blocks_) : 0);
+        const int channels = 2 * features + 2, moments = with_moment ? features + 1 : 0;
+        const auto as_they_are = [](int64_t, int64_t, double*) {};
+        sweep(channels, channels, moments, as_they_are, [&](const Block& block) {
             double* spread = block.scratch.sums.get(block.length * features);
             double* force = block.scratch.force.get(block.length);
-            moment[static_cast<size_t>((block.begin - run_.begin) / kBlock)] =
-                kernels_.differentiate(terms_, block.gate, block.gap, block.length, block.input,
-                                       features, with_moment, block.left, block.right, spread,
-                                       force);
+            const double of_block = kernels_.differentiate(
+                terms_, block.gate, block.gap, block.length, block.input, features, with_moment,
+                block.left, block.right, spread, force);
+            if (with_moment) moment[index((block.begin - run_.begin) / kBlock)] = of_block;
             const double unit = run_.tied ? 0 : inverse_scale_;
             for (int64_t i = 0; i < block.length; ++i) force[i] *= unit;
             done(block.begin, block.length, spread, force);
@@ -180,11 +184,11 @@ class RunSolver {
     // Calls visit(block) for every block, with `channels` inputs for each position as
     // fill(begin, length, input) writes them; first moments for the first `moments` of them.
     template <class Fill, class Visit>
-    void sweep(int channels, int moments, const Fill& fill, const Visit& visit) {
+    void sweep(int channels, int stride, int moments, const Fill& fill, const Visit& visit) {
         const int64_t states = static_cast<int64_t>(channels + moments) * kernels_.width;
         double* left = memory_.left.get(blocks_ * states);
         double* right = memory_.right.get(blocks_ * states);
-        double* input = memory_.input.get(length_ * channels);
+        double* input = memory_.input.get(length_ * stride);
         double* gap = memory_.gap.get(length_);
         double* gate = keeps_gates_ ? memory_.gate.get(length_ * kernels_.width) : nullptr;
         const auto block_at = [&](int64_t b, BlockScratch& scratch) {
@@ -193,7 +197,7 @@ class RunSolver {
                                       : scratch.gate.get(kBlock * kernels_.width);
             return Block{run_.begin + at,      size,
                          gap + at,             block_gate,
-                         input + at * channels, left + b * states,
+                         input + at * stride,  left + b * states,
                          right + b * states,   scratch};
         };
         const auto prepare = [&](const Block& block) {
@@ -222,8 +226,9 @@ class RunSolver {
         std::vector<double> extent(static_cast<size_t>(blocks_));
         each_block([&](int64_t b, const Block& block) {
             prepare(block);
-            kernels_.aggregate(block.gate, block.gap, block.length, block.input, channels, moments,
-                               block.left, block.right, &product[index(b * kernels_.width)]);
+            kernels_.aggregate(block.gate, block.gap, block.length, block.input, stride, channels,
+                               moments, block.left, block.right,
+                               &product[index(b * kernels_.width)]);
             for (int64_t i = 0; i < block.length; ++i) extent[index(b)] += block.gap[i];
         });
         has_gaps_ = true;
@@ -409,7 +414,8 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z) {
                     input[channels - 1] = 1;
                 }
             };
-            solver.sums(channels, fill, [&](int64_t begin, int64_t size, const double* sums) {
+            solver.sums(channels, channels, fill, [&](int64_t begin, int64_t size,
+                                                      const double* sums, const double*) {
                 for (int64_t i = 0; i < size; ++i, sums += channels) {
                     const double z = sums[channels - 1];
                     if (z_row) z_row[begin + i] = static_cast<Float>(std::log(z));
@@ -459,40 +465,27 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Re
             const Run run = runs.run[r];
             RunSolver<Float> solver(sorted, run, scale, rows.terms, threads,
                                     memory);
-            const int64_t length = run.end - run.begin;
-            double* const p = memory.p.get(length * f);
-            double* const second = memory.second.get(length * (f + 1));
-            const auto fill_first = [&](int64_t begin, int64_t size, double* input) {
-                double* to_p = p + (begin - run.begin) * f;
-                for (int64_t i = 0; i < size; ++i, to_p += f) {
-                    read(row, begin + i, to_p);
-                    for (int64_t c = 0; c < f; ++c) *input++ = to_p[c];
-                    *input++ = 1;
+            // The inputs of the second stage; the first uses p and 1 of them, and writes the rest.
+            const int channels = static_cast<int>(2 * f + 2);
+            const auto fill = [&](int64_t begin, int64_t size, double* input) {
+                for (int64_t i = 0; i < size; ++i, input += channels) {
+                    read(row, begin + i, input);
+                    input[f] = 1;
                 }
             };
-            solver.sums(static_cast<int>(f + 1), fill_first,
-                        [&](int64_t begin, int64_t size, const double* sums) {
-                            double* to_s = second + (begin - run.begin) * (f + 1);
-                            for (int64_t i = 0; i < size; ++i, sums += f + 1, to_s += f + 1) {
-                                middle(row, begin + i, sums, to_s);
+            solver.sums(static_cast<int>(f + 1), channels, fill,
+                        [&](int64_t begin, int64_t size, const double* sums, double* input) {
+                            for (int64_t i = 0; i < size; ++i, sums += f + 1, input += channels) {
+                                middle(row, begin + i, sums, input + f + 1);
                             }
                         });
-            const auto fill_second = [&](int64_t begin, int64_t size, double* input) {
-                const double* from_p = p + (begin - run.begin) * f;
-                const double* from_s = second + (begin - run.begin) * (f + 1);
-                for (int64_t i = 0; i < size; ++i) {
-                    for (int64_t c = 0; c < f; ++c) *input++ = *from_p++;
-                    *input++ = 1;
-                    for (int64_t c = 0; c <= f; ++c) *input++ = *from_s++;
-                }
-            };
             const auto done = [&](int64_t begin, int64_t size, const double* spread,
                                   const double* slope) {
                 for (int64_t i = 0; i < size; ++i) {
                     force[begin + i] = slope[i] + spread_to(row, begin + i, spread + i * f);
                 }
             };
-            const double moment = solver.derivatives(static_cast<int>(f), to.scale, fill_second, done);
+            const double moment = solver.derivatives(static_cast<int>(f), to.scale, done);
             if (to.scale) to.scale[row] += moment;
             if (!to.scores || run.tied) continue;
             for_each_range(threads, run.end - run.begin, kWorthAThread, [&](int64_t b, int64_t e) {
@@ -557,11 +550,12 @@ void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
             const Run run = runs.run[r];
             RunSolver<Float> solver(rows.sorted + row * n, run, scale, rows.terms, threads,
                                     memory);
-            double* const z = memory.second.get(run.end - run.begin);
+            double* const z = memory.z.get(run.end - run.begin);
             const auto ones = [](int64_t, int64_t size, double* input) {
                 for (int64_t i = 0; i < size; ++i) input[i] = 1;
             };
-            solver.sums(1, ones, [&](int64_t begin, int64_t size, const double* sums) {
+            solver.sums(1, 1, ones, [&](int64_t begin, int64_t size, const double* sums,
+                                        const double*) {
                 std::copy(sums, sums + size, z + (begin - run.begin));
             });
             const auto fill = [&](int64_t begin, int64_t size, double* input) {
@@ -576,7 +570,8 @@ void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
                     }
                 }
             };
-            solver.sums(channels, fill, [&](int64_t begin, int64_t size, const double* sums) {
+            solver.sums(channels, channels, fill, [&](int64_t begin, int64_t size,
+                                                      const double* sums, const double*) {
                 for (int64_t i = 0; i < size; ++i, sums += channels) {
                     Float* item = w_row + rows.order[row * n + begin + i] * f;
                     for (int64_t c = 0; c < f; ++c) {

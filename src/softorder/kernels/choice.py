@@ -42,14 +42,14 @@ def automatic(scores: SortedScores, metric: Metric) -> str:
     is_scan = not callable(metric) and metric in BY_POWER
     if is_scan and native.is_built() and _is_on_cpu(scores):
         return "native"
-    n = scores.scores.shape[-1]
-    if math.prod(scores.scores.shape) * n <= DENSE_ENTRIES:
+    n = scores.shape[-1]
+    if math.prod(scores.shape) * n <= DENSE_ENTRIES:
         return "dense"
     return "portable" if is_scan else "tiled"
 
 
 def _is_on_cpu(scores: SortedScores) -> bool:
-    return str(scores.scores.device) == "cpu"
+    return str(scores.device) == "cpu"
 
 
 def _native(dense: RowSoftmax, tau: Any, metric: Metric) -> Operator:
@@ -66,7 +66,7 @@ def _native(dense: RowSoftmax, tau: Any, metric: Metric) -> Operator:
         raise ValueError(
             _checks.message(
                 'kernel="native" serves arrays on the CPU',
-                f"scores on {dense.scores.scores.device}",
+                f"scores on {dense.scores.device}",
                 'Use kernel="portable" there.',
             )
         )
@@ -99,7 +99,7 @@ def _tiled(dense: RowSoftmax, tau: Any, metric: Metric) -> Operator:
         if largest is None:
             return None
         # exp of less than this is 0 in the dtype that the rows are computed in.
-        info = scores.wiring.xp.finfo(scores.scores.dtype)
+        info = scores.wiring.xp.finfo(scores.dtype)
         lowest = -math.log(float(info.smallest_normal) * float(info.eps)) + 1
         return (lowest * largest) ** (1 / metric)
 

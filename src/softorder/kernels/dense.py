@@ -39,7 +39,7 @@ class RowSoftmax(Operator):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(self.scores.scores.shape)
+        return self.scores.shape
 
     def sorted(self) -> Array:
         return self.scores.sorted()

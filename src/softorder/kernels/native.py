@@ -7,6 +7,7 @@ portable kernel (scan.py), which is the same mathematics in array operations.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,8 +42,8 @@ class NativeScan(Scan):
 
     def _sort(self) -> None:
         scores, xp = self.scores, self.wiring.xp
-        shape = tuple(scores.scores.shape)
-        flat = _rows(xp, self.wiring.stop_gradient(scores.scores), shape)
+        shape = scores.shape
+        flat = _rows(xp, scores.scores, shape)
         valid = None if scores.valid is None else _rows(xp, scores.valid, shape)
         order, positions = (self.wiring.native or NUMPY).sort(flat, valid)
         if len(shape) != 2:
@@ -103,18 +104,26 @@ class NativeScan(Scan):
             order=_rows(xp, scores.order, shape),
             counts=counts,
             power=self.kernel.power,
-            recompute=lambda kind, *arrays: self._recompute(kind, shape, *arrays),
+            # Not a method: an operator that held itself would outlive its last use.
+            recompute=functools.partial(_recompute, scores, self.kernel, self.dense, shape),
         )
 
-    def _recompute(self, kind: str, shape: tuple[int, ...], *arrays: Array) -> Array:
-        """Return the same product of flat arrays by the portable kernel."""
-        flat, values, scale = arrays
-        xp, valid = self.wiring.xp, self.scores.valid
-        again = SortedScores(self.wiring, flat, None if valid is None else _rows(xp, valid, shape))
-        again.set_order(_rows(xp, self.scores.order, shape), flat)
-        scale = scale if isinstance(scale, float) else scale[..., None]
-        portable = Scan(again, scale, self.kernel, self.dense)
-        return PRODUCTS[kind].portable(portable, values)
+
+def _recompute(
+    scores: SortedScores,
+    kernel: Exponentials,
+    dense: RowSoftmax,
+    shape: tuple[int, ...],
+    kind: str,
+    *arrays: Array,
+) -> Array:
+    """Return a product of flat arrays by the portable kernel."""
+    flat, values, scale = arrays
+    xp, valid = scores.wiring.xp, scores.valid
+    again = SortedScores(scores.wiring, flat, None if valid is None else _rows(xp, valid, shape))
+    again.set_order(_rows(xp, scores.order, shape), flat)
+    scale = scale if isinstance(scale, float) else scale[..., None]
+    return PRODUCTS[kind].portable(Scan(again, scale, kernel, dense), values)
 
 
 def _rows(xp: Any, x: Array, shape: tuple[int, ...]) -> Array:

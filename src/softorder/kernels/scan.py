@@ -46,7 +46,7 @@ class Scan(Operator):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(self.scores.scores.shape)
+        return self.scores.shape
 
     def sorted(self) -> Array:
         return self.scores.sorted()
@@ -83,7 +83,7 @@ class Scan(Operator):
         # -log P_ij = u_ij^p + log Z_i, averaged over the row.
         mean = xp.log(z) + sums.moments(int(self.kernel.power)) / z
         mean = xp.where(self.scores.position_block == MASKED, 0.0, mean)
-        return xp.astype(mean, self.scores.scores.dtype)
+        return xp.astype(mean, self.scores.dtype)
 
     def _mean(self, v: Array) -> Array:
         """Return P v by position, for v (..., n, f) by item."""
@@ -105,12 +105,10 @@ class Scan(Operator):
     def _log_z(self) -> Array:
         """Return log Z by position, where Z_i = sum_j exp(-u_ij^p)."""
         sums = Recurrence(self.wiring, self.scores, self.scale, self.kernel)
-        return self.wiring.xp.astype(
-            self.wiring.xp.log(sums.normalizers()), self.scores.scores.dtype
-        )
+        return self.wiring.xp.astype(self.wiring.xp.log(sums.normalizers()), self.scores.dtype)
 
     def _in_common_dtype(self, v: Array) -> Array:
-        dtype = self.scores.scores.dtype
+        dtype = self.scores.dtype
         if v.dtype == dtype:
             return v
         return cast(self.wiring.xp, v, self.wiring.xp.result_type(v.dtype, dtype))

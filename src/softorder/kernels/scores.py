@@ -21,6 +21,9 @@ class SortedScores:
     Attributes:
         wiring: The framework of the arrays.
         valid: Which items take part; None if all do.
+        shape: Of the scores, (..., n).
+        dtype: Of the scores, half types widened.
+        device: Of the scores.
     """
 
     def __init__(self, wiring: Wiring, scores: Array, valid: Array | None) -> None:
@@ -29,6 +32,9 @@ class SortedScores:
         self.valid = valid
         self._scores = widen(wiring.xp, scores)
         self._version = wiring.version(self._scores)
+        self.shape = tuple(self._scores.shape)
+        self.dtype = self._scores.dtype
+        self.device = self._scores.device
         self._order: Array | None = None
         self._plain_positions: Array | None = None
         self._blocks: tuple[Array, Array] | None = None

@@ -52,7 +52,7 @@ class Tiled(Operator):
     def apply(self, v: Array, rows: Array | None = None) -> Array:
         if self._is_empty() or (rows is not None and rows.shape[-1] <= self._height()):
             return self.dense.apply(v, rows)
-        dtype = self.wiring.xp.result_type(v.dtype, self.dense.scores.scores.dtype)
+        dtype = self.wiring.xp.result_type(v.dtype, self.dense.scores.dtype)
         v = self._wide(take_along(self.wiring, v, self.order[..., None], axis=-2))
         y = self._concat(lambda tile, here, window: tile.apply(v[..., window, :], here), axis=-2)
         y = cast(self.wiring.xp, y, dtype)
@@ -62,7 +62,7 @@ class Tiled(Operator):
         if self._is_empty() or (rows is not None and rows.shape[-1] <= self._height()):
             return self.dense.apply_transposed(u, rows)
         n = self.order.shape[-1]
-        dtype = self.wiring.xp.result_type(u.dtype, self.dense.scores.scores.dtype)
+        dtype = self.wiring.xp.result_type(u.dtype, self.dense.scores.dtype)
         u = self._wide(u)
         if rows is not None:
             u = self.wiring.add_along_axis(u, rows, n)

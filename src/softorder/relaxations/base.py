@@ -83,13 +83,13 @@ def check_temperature(tau: Any) -> None:
 
 def temperature(tau: Any, scores: SortedScores) -> Any:
     """Return tau ready to divide (..., k, n): a number, or an array of shape (..., 1, 1)."""
-    xp, dtype = scores.wiring.xp, scores.scores.dtype
+    xp, dtype = scores.wiring.xp, scores.dtype
     smallest = float(xp.finfo(dtype).smallest_normal)
     if isinstance(tau, numbers.Real):
         return _checks.check_positive_number(tau, "tau", smallest=smallest)
     wiring = wiring_of(scores=scores.scores, tau=tau)
     _checks.check_floating(xp, tau, "tau")
-    _checks.check_temperature_shape(tau.shape, scores.scores.shape[:-1])
+    _checks.check_temperature_shape(tau.shape, scores.shape[:-1])
     if wiring.is_concrete(tau):
         _checks.check_temperatures(xp, xp.astype(tau, dtype), smallest)
     return xp.astype(tau, dtype)[..., None, None]

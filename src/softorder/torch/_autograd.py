@@ -99,7 +99,9 @@ class NativeProducts:
     @staticmethod
     def sort(scores: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the order of (rows, n) scores, and the sorted scores."""
-        return _sort_op(scores, valid) if torch.compiler.is_compiling() else _sort(scores, valid)
+        if torch.compiler.is_compiling():
+            return _sort_op(scores.detach(), valid)
+        return _sort(scores, valid)
 
     @staticmethod
     def product(
@@ -120,13 +122,17 @@ class NativeProducts:
 
 def _view(x: Tensor | None) -> Any:
     """Return a contiguous NumPy view of a tensor; None stays None."""
-    return None if x is None else x.detach().contiguous().numpy()
+    if x is None:
+        return None
+    # Asking first is quicker than what would do nothing.
+    if x.requires_grad:
+        x = x.detach()
+    return x.numpy() if x.is_contiguous() else x.contiguous().numpy()
 
 
 def _sort(scores: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-    scores = scores.contiguous()
-    order = torch.empty_like(scores, dtype=torch.int64)
-    positions = torch.empty_like(scores)
+    order = torch.empty_like(scores, dtype=torch.int64, memory_format=torch.contiguous_format)
+    positions = torch.empty_like(scores, memory_format=torch.contiguous_format)
     extension.sort(
         _view(scores), _view(valid), order.numpy(), positions.numpy(), torch.get_num_threads()
     )
@@ -141,12 +147,18 @@ def _given(
     return given_arrays(*arrays, scales, power, torch.get_num_threads())
 
 
+def _empty_like(x: Tensor) -> Tensor:
+    """Return a contiguous tensor of the shape of x; quicker than torch.empty."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
 def _output_shape(kind: str, scores: Tensor, values: Tensor | None) -> Sequence[int]:
     return PRODUCTS[kind].shape(scores.shape, None if values is None else values.shape)
 
 
 def _evaluate(kind: str, scores: Tensor, values: Tensor | None, given: tuple[Any, ...]) -> Tensor:
-    out = torch.empty(_output_shape(kind, scores, values), dtype=scores.dtype)
+    shape = _output_shape(kind, scores, values)
+    out = _empty_like(scores) if shape == scores.shape else torch.empty(shape, dtype=scores.dtype)
     PRODUCTS[kind].forward(given, _view(values), out.numpy())
     return out
 
@@ -160,7 +172,7 @@ def _evaluate_backward(
 ) -> list[Tensor | None]:
     """Return the gradients of scores, values and scale (one for each row) that are wanted."""
     to = [
-        torch.empty(g.shape[:2], dtype=g.dtype) if wanted[0] else None,
+        (_empty_like(g) if g.ndim == 2 else g.new_empty(g.shape[:2])) if wanted[0] else None,
         torch.empty(values.shape, dtype=g.dtype) if wanted[1] and values is not None else None,
         torch.empty(g.shape[:1], dtype=torch.float64) if wanted[2] else None,
     ]

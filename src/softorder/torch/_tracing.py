@@ -57,6 +57,6 @@ def _is_plain_tensor(x: torch.Tensor) -> bool:
 
 def version(x: torch.Tensor) -> int | None:
     """Return how often x was changed in place; None where that is not counted."""
-    if not is_concrete(x) or x.is_inference():
+    if torch.compiler.is_compiling() or is_functorch_wrapped_tensor(x) or x.is_inference():
         return None
     return x._version
