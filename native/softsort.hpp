@@ -20,8 +20,11 @@
 
 namespace softorder {
 
-// Long rows are cut into blocks of this many positions: they fit a cache, and threads share them.
+// Long runs are cut into blocks of this many positions: they fit a cache, and threads share them.
 constexpr int64_t kBlock = 4096;
+// A run of real exponentials up to this long is one block: cutting it would cost more than threads
+// give back, and they may be busy. Complex gates are large, and take longer.
+constexpr int64_t kUncut = 1 << 17;
 // Less work than this many positions is done before a thread starts.
 constexpr int64_t kWorthAThread = 1 << 13;
 
@@ -107,6 +110,9 @@ class Scratch {
 
     std::unique_ptr<double, Free> memory_;
     int64_t capacity_ = 0;
+
+  public:
+    int64_t capacity() const { return capacity_; }
 };
 
 // What a thread needs for the block that it works on.
@@ -119,6 +125,29 @@ struct Workspace {
     Scratch gap, gate, input, left, right;
     Scratch z, force;
     BlockScratch block;
+};
+
+// A thread's workspace, kept from call to call: fresh memory costs a page fault for every 4 KiB,
+// as much as the recurrences. What is large is given back.
+class KeptWorkspace {
+  public:
+    Workspace& get() { return memory(); }
+    ~KeptWorkspace() {
+        Workspace& m = memory();
+        int64_t total = 0;
+        for (const Scratch* s : {&m.gap, &m.gate, &m.input, &m.left, &m.right, &m.z, &m.force,
+                                 &m.block.gate, &m.block.sums, &m.block.force}) {
+            total += s->capacity();
+        }
+        constexpr int64_t most = int64_t{1} << 21;  // 16 MiB
+        if (total > most) m = Workspace();
+    }
+
+  private:
+    static Workspace& memory() {
+        static thread_local Workspace kept;
+        return kept;
+    }
 };
 
 // The recurrences over one run, cut into blocks.
@@ -137,7 +166,8 @@ class RunSolver {
         : sorted_(sorted),
           run_(run),
           length_(run.end - run.begin),
-          blocks_((length_ + kBlock - 1) / kBlock),
+          block_size_(block_kernels(terms).width == 1 && length_ <= kUncut ? length_ : kBlock),
+          blocks_((length_ + block_size_ - 1) / block_size_),
           inverse_scale_(std::min(1 / scale, std::numeric_limits<double>::max())),
           terms_(terms),
           kernels_(block_kernels(terms)),
@@ -157,8 +187,8 @@ class RunSolver {
         });
     }
 
-    // The derivatives, for the inputs that the last sums left: done(begin, length, spread, force).
-    // Returns the scale's derivative.
+    // The derivatives, for the inputs that the last sums left: done(begin, length, spread, force,
+    // unit of the force). Returns the scale's derivative.
     template <class Done>
     double derivatives(int features, bool with_moment, const Done& done) {
         std::vector<double> moment(with_moment ? index(blocks_) : 0);
@@ -170,10 +200,8 @@ class RunSolver {
             const double of_block = kernels_.differentiate(
                 terms_, block.gate, block.gap, block.length, block.input, features, with_moment,
                 block.left, block.right, spread, force);
-            if (with_moment) moment[index((block.begin - run_.begin) / kBlock)] = of_block;
-            const double unit = run_.tied ? 0 : inverse_scale_;
-            for (int64_t i = 0; i < block.length; ++i) force[i] *= unit;
-            done(block.begin, block.length, spread, force);
+            if (with_moment) moment[index((block.begin - run_.begin) / block_size_)] = of_block;
+            done(block.begin, block.length, spread, force, run_.tied ? 0 : inverse_scale_);
         });
         double sum = 0;
         for (double m : moment) sum += m;
@@ -192,9 +220,9 @@ class RunSolver {
         double* gap = memory_.gap.get(length_);
         double* gate = keeps_gates_ ? memory_.gate.get(length_ * kernels_.width) : nullptr;
         const auto block_at = [&](int64_t b, BlockScratch& scratch) {
-            const int64_t at = b * kBlock, size = std::min(kBlock, length_ - at);
+            const int64_t at = b * block_size_, size = std::min(block_size_, length_ - at);
             double* block_gate = gate ? gate + at * kernels_.width
-                                      : scratch.gate.get(kBlock * kernels_.width);
+                                      : scratch.gate.get(block_size_ * kernels_.width);
             return Block{run_.begin + at,      size,
                          gap + at,             block_gate,
                          input + at * stride,  left + b * states,
@@ -293,7 +321,7 @@ class RunSolver {
 
     const Float* sorted_;
     Run run_;
-    int64_t length_, blocks_;
+    int64_t length_, block_size_, blocks_;
     double inverse_scale_;
     const Terms& terms_;
     const BlockKernels& kernels_;
@@ -314,13 +342,13 @@ void for_each_row(const Rows<Float>& rows, const Work& work) {
     };
     const int64_t cost = std::max<int64_t>(1, rows.n * (rows.features + 1));
     if (rows.rows / 2 < rows.threads && rows.n > 2 * kBlock) {
-        Workspace memory;
-        for (int64_t row = 0; row < rows.rows; ++row) one(row, rows.threads, memory);
+        KeptWorkspace kept;
+        for (int64_t row = 0; row < rows.rows; ++row) one(row, rows.threads, kept.get());
         return;
     }
     for_each_range(rows.threads, rows.rows, 1 + kWorthAThread / cost, [&](int64_t b, int64_t e) {
-        Workspace memory;
-        for (int64_t row = b; row < e; ++row) one(row, 1, memory);
+        KeptWorkspace kept;
+        for (int64_t row = b; row < e; ++row) one(row, 1, kept.get());
     });
 }
 
@@ -480,15 +508,15 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Re
                             }
                         });
             const auto done = [&](int64_t begin, int64_t size, const double* spread,
-                                  const double* slope) {
+                                  const double* slope, double unit) {
                 for (int64_t i = 0; i < size; ++i) {
-                    force[begin + i] = slope[i] + spread_to(row, begin + i, spread + i * f);
+                    force[begin + i] = unit * slope[i] + spread_to(row, begin + i, spread + i * f);
                 }
             };
             const double moment = solver.derivatives(static_cast<int>(f), to.scale, done);
             if (to.scale) to.scale[row] += moment;
             if (!to.scores || run.tied) continue;
-            for_each_range(threads, run.end - run.begin, kWorthAThread, [&](int64_t b, int64_t e) {
+            for_each_range(threads, run.end - run.begin, kUncut, [&](int64_t b, int64_t e) {
                 // A group of ties belongs to the range that it begins in.
                 b += run.begin, e += run.begin;
                 while (b > run.begin && b < e && sorted[b] == sorted[b - 1]) ++b;

@@ -420,9 +420,9 @@ def as_relaxation(how: How) -> Any:
         >>> so.as_relaxation(0.1)
         SoftSort(tau=0.1, metric='abs')
     """
-    if isinstance(how, numbers.Real) or find_wiring(how) is not None:
-        return SoftSort(tau=how)
-    if not isinstance(how, Relaxation):
+    if isinstance(how, Relaxation):
+        return how
+    if not isinstance(how, numbers.Real) and find_wiring(how) is None:
         raise TypeError(
             _checks.message(
                 "how must be a temperature (a number or an array) or a relaxation",
@@ -431,7 +431,7 @@ def as_relaxation(how: How) -> Any:
                 "that inherits from softorder.Relaxation.",
             )
         )
-    return how
+    return SoftSort(tau=how)
 
 
 def _permutation(relaxation: Any, scores: Array, dim: int, mask: Array | None) -> SoftPermutation:

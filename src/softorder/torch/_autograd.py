@@ -14,6 +14,7 @@ from typing import Any
 import array_api_compat.torch as xp
 import torch
 from torch import Tensor
+from torch.autograd.function import _SingleLevelFunction
 
 from softorder._array import NativeProblem
 from softorder._extension import extension
@@ -181,8 +182,9 @@ def _evaluate_backward(
     return to
 
 
-class _Product(torch.autograd.Function):
-    # Without setup_context, which costs more than a small sort: torch.func never comes here.
+class _Product(_SingleLevelFunction):
+    # torch.func never comes here: what autograd.Function does for it, and setup_context, would cost
+    # as much as a small sort.
     @staticmethod
     def forward(  # pyright: ignore
         ctx: Any,
