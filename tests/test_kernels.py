@@ -934,6 +934,8 @@ def operator_samples():
     [pytest.param(*sample, id=f"{i}-{sample[0]}") for i, sample in enumerate(operator_samples())],
 )
 def test_the_custom_operators_are_good_citizens(operator, given):
+    if operator is not torch.ops.softorder.scan and not native.is_built():
+        pytest.skip("no native kernel")
     torch.library.opcheck(operator.default, given)
 
 
@@ -1173,13 +1175,14 @@ def test_left_alone_the_choice_is_automatic():
     def kernel(x, metric="abs"):
         return type(so.SoftSort(0.1, metric)(x)._operator).__name__
 
-    assert kernel(torch.randn(3)) == "NativeScan"
+    on_cpu = "NativeScan" if native.is_built() else "RowSoftmax"
+    assert kernel(torch.randn(3)) == on_cpu
     assert kernel(torch.randn(3), 1.5) == "RowSoftmax"
     assert kernel(torch.randn(3000), 1.5) == "Tiled"
     assert kernel(torch.empty(3000, device="meta")) == "Scan"
     assert kernel(torch.empty(3, device="meta")) == "RowSoftmax"
     with so.config(kernel="dense"), so.config(kernel=None):
-        assert kernel(torch.randn(3)) == "NativeScan"
+        assert kernel(torch.randn(3)) == on_cpu
 
 
 @pytest.mark.parametrize("name", ["fast", "", 3, "Native"])
