@@ -17,14 +17,21 @@ spec = importlib.util.spec_from_file_location("softorder._native", sys.argv[1])
 module = sys.modules["softorder._native"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 import softorder._extension
+# A report goes to the file descriptor, which pytest would keep from us when the process ends.
 assert softorder._extension.extension is module
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *sys.argv[2:]]))
+sys.exit(pytest.main(["-q", "--capture=sys", "-p", "no:cacheprovider", "-p", "no:xdist", *sys.argv[2:]]))
 """
 
 
-def run(*command, **options):
+def run(*command):
     print("+", *command[:4], "...", flush=True)
-    subprocess.run([str(part) for part in command], check=True, **options)
+    subprocess.run([str(part) for part in command], check=True)
+
+
+def runtime_library(name):
+    compiler = os.environ.get("CXX", "g++")
+    command = [compiler, f"-print-file-name={name}"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def main(tests):
@@ -34,18 +41,23 @@ def main(tests):
     run(cmake, "-S", ROOT, "-B", BUILD, "-G", "Ninja", "-DSOFTORDER_SANITIZE=ON", *options)
     run(cmake, "--build", BUILD)
     extension = next(BUILD.glob("_native*.so"))
-    compiler = os.environ.get("CXX", "g++")
-    asan = subprocess.run(
-        [compiler, "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
-    )
+    # The sanitizer catches exceptions only if the C++ library is there when it starts.
+    preloaded = [runtime_library(name) for name in ("libasan.so", "libstdc++.so")]
     environment = {
         **os.environ,
-        "LD_PRELOAD": asan.stdout.strip(),
+        "LD_PRELOAD": " ".join(preloaded),
         # Python and torch keep memory until the process ends.
         "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1",
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     }
-    run(sys.executable, "-c", PROGRAM, extension, *tests, cwd=ROOT / "tests", env=environment)
+    sys.exit(
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM, extension, *tests],
+            cwd=ROOT / "tests",
+            env=environment,
+            check=False,
+        ).returncode
+    )
 
 
 if __name__ == "__main__":
