@@ -1,6 +1,8 @@
 // The recurrences, for one instruction set: SOFTORDER_ARCH names it (see CMakeLists.txt).
 #include "block_kernels.hpp"
 
+#include <type_traits>
+
 namespace softorder {
 namespace SOFTORDER_ARCH {
 namespace {
@@ -211,36 +213,74 @@ void aggregate(const double* gate, const double* gap, int64_t length, const doub
     }
 }
 
+// Visits every position from both ends at once, up(i, first) from the first on and down(i, first)
+// from the last: two chains of steps that the processor runs side by side. `first` is a constant,
+// whether this is the first visit to the position.
+template <class Up, class Down>
+inline void sweep_both(int64_t length, const Up& up, const Down& down) {
+    const std::true_type first;
+    const std::false_type second;
+    int64_t i = 0;
+    for (; i < length / 2; ++i) {
+        up(i, first);
+        down(length - 1 - i, first);
+    }
+    if (length % 2 != 0) {
+        up(i, first);
+        down(i, second);
+        ++i;
+    }
+    for (; i < length; ++i) {
+        up(i, second);
+        down(length - 1 - i, second);
+    }
+}
+
+template <class First>
+inline void put_or_add(double& to, double x, First) {
+    to = First::value ? x : to + x;
+}
+
+// A gate that changes nothing: before the first position from the right.
+alignas(64) const double kOpenGate[16] = {1, 1, 1, 1, 1, 1, 1, 1};
+
 // `Count` channels known to the compiler stay in registers; 0 means any number, in memory.
 template <class Kernel, int Count>
 void sum_channels(const Kernel& kernel, const double* gate, int64_t length, const double* input,
                   int stride, int channels, double* left, double* right, double* sums) {
+    typedef typename Kernel::State State;
     constexpr int width = Kernel::width;
     const int count = Count ? Count : channels;
-    typename Kernel::State held[Count ? Count : 1];
-    const auto get = [&](double* carry, int c) {
-        return Count ? held[c] : Kernel::read(carry + c * width);
+    State from_left[Count ? Count : 1], from_right[Count ? Count : 1];
+    for (int c = 0; c < Count; ++c) {
+        from_left[c] = Kernel::read(left + c * width);
+        from_right[c] = Kernel::read(right + c * width);
+    }
+    // Crosses a gate and takes in an input, in one instruction where there is one for it; returns
+    // the state between.
+    const auto step = [](const double* through, State* held, double* carry, int c, double w) {
+        const State s = Kernel::pass(through, Count ? held[c] : Kernel::read(carry + c * width));
+        const State next = Kernel::add(s, w);
+        if (Count) held[c] = next; else Kernel::write(carry + c * width, next);
+        return s;
     };
-    const auto put = [&](double* carry, int c, typename Kernel::State s) {
-        if (Count) held[c] = s; else Kernel::write(carry + c * width, s);
-    };
-    for (int c = 0; c < Count; ++c) held[c] = Kernel::read(right + c * width);
-    for (int64_t i = length - 1; i >= 0; --i) {
+    const auto up = [&](int64_t i, auto first) {
         for (int c = 0; c < count; ++c) {
             const double w = input[i * stride + c];
-            const auto s = get(right, c);
-            sums[i * count + c] = kernel.value(s) + w;
-            put(right, c, Kernel::pass(gate + i * width, Kernel::add(s, w)));
+            const State s = step(gate + i * width, from_left, left, c, w);
+            put_or_add(sums[i * count + c], kernel.value(s), first);
         }
-    }
-    for (int c = 0; c < Count; ++c) held[c] = Kernel::read(left + c * width);
-    for (int64_t i = 0; i < length; ++i) {
+    };
+    const double* gate_above = kOpenGate;
+    const auto down = [&](int64_t i, auto first) {
         for (int c = 0; c < count; ++c) {
-            const auto s = Kernel::pass(gate + i * width, get(left, c));
-            sums[i * count + c] += kernel.value(s);
-            put(left, c, Kernel::add(s, input[i * stride + c]));
+            const double w = input[i * stride + c];
+            const State s = step(gate_above, from_right, right, c, w);
+            put_or_add(sums[i * count + c], kernel.value(s) + w, first);
         }
-    }
+        gate_above = gate + i * width;
+    };
+    sweep_both(length, up, down);
 }
 
 template <class Kernel>
@@ -322,30 +362,35 @@ double differentiate_channels(const Kernel& kernel, const double* gate, const do
                               double* right, double* spread, double* force) {
     constexpr int width = Kernel::width;
     const int f = Features ? Features : features, channels = 2 * f + 2;
-    double total_moment = 0;
-    Bank<Kernel, Features, Moments> from_right(features, right);
-    for (int64_t i = length - 1; i >= 0; --i) {
-        const double* w = input + i * channels;
-        force[i] = -kernel.slope(from_right.pair(w));
-        for (int c = 0; c < f; ++c) {
-            spread[i * f + c] = w[f + 1 + c] + kernel.value(from_right.state(f + 1 + c));
-        }
-        if (Moments) total_moment += kernel.slope(from_right.pair_moment(w));
-        from_right.add(w);
-        from_right.pass(gate + i * width, gap[i]);
-    }
-    Bank<Kernel, Features, Moments> from_left(features, left);
-    for (int64_t i = 0; i < length; ++i) {
+    double moment_up = 0, moment_down = 0;
+    Bank<Kernel, Features, Moments> from_left(features, left), from_right(features, right);
+    const auto up = [&](int64_t i, auto first) {
         const double* w = input + i * channels;
         from_left.pass(gate + i * width, gap[i]);
-        force[i] += kernel.slope(from_left.pair(w));
+        put_or_add(force[i], kernel.slope(from_left.pair(w)), first);
         for (int c = 0; c < f; ++c) {
-            spread[i * f + c] += kernel.value(from_left.state(f + 1 + c));
+            put_or_add(spread[i * f + c], kernel.value(from_left.state(f + 1 + c)), first);
         }
-        if (Moments) total_moment += kernel.slope(from_left.pair_moment(w));
+        if (Moments) moment_up += kernel.slope(from_left.pair_moment(w));
         from_left.add(w);
-    }
-    return total_moment;
+    };
+    const double* gate_above = kOpenGate;
+    double gap_above = 0;
+    const auto down = [&](int64_t i, auto first) {
+        const double* w = input + i * channels;
+        from_right.pass(gate_above, gap_above);
+        put_or_add(force[i], -kernel.slope(from_right.pair(w)), first);
+        for (int c = 0; c < f; ++c) {
+            const double own = w[f + 1 + c];
+            put_or_add(spread[i * f + c], own + kernel.value(from_right.state(f + 1 + c)), first);
+        }
+        if (Moments) moment_down += kernel.slope(from_right.pair_moment(w));
+        from_right.add(w);
+        gate_above = gate + i * width;
+        gap_above = gap[i];
+    };
+    sweep_both(length, up, down);
+    return moment_up + moment_down;
 }
 
 template <class Kernel>

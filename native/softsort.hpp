@@ -399,10 +399,15 @@ template <class Float>
 void average_ties(const Float* sorted, const int64_t* order, int64_t begin, int64_t end,
                   const double* force, Float* gradient) {
     for (int64_t i = begin, next; i < end; i = next) {
+        next = i + 1;
+        if (next == end || sorted[next] != sorted[i]) {  // nearly always: without a division
+            gradient[order[i]] = static_cast<Float>(force[i]);
+            continue;
+        }
         double sum = force[i];
-        for (next = i + 1; next < end && sorted[next] == sorted[i]; ++next) sum += force[next];
+        for (; next < end && sorted[next] == sorted[i]; ++next) sum += force[next];
         const Float mean = static_cast<Float>(sum / static_cast<double>(next - i));
-        for (; i < next; ++i) gradient[order[i]] = mean;
+        for (int64_t j = i; j < next; ++j) gradient[order[j]] = mean;
     }
 }
 
@@ -430,11 +435,17 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z) {
             RunSolver<Float> solver(rows.sorted + row * n, run, scale, rows.terms, threads,
                                     memory);
             const auto fill = [&](int64_t begin, int64_t size, double* input) {
+                if (parts == 1) {
+                    for (int64_t i = 0; i < size; ++i, input += f + 1) {
+                        const Float* from = values_at<Features>(rows, v, row, begin + i);
+                        for (int64_t c = 0; c < f; ++c) input[c] = static_cast<double>(from[c]);
+                        input[f] = 1;
+                    }
+                    return;
+                }
                 for (int64_t i = 0; i < size; ++i, input += channels) {
                     const Float* from = values_at<Features>(rows, v, row, begin + i);
                     for (int64_t c = 0; c < f; ++c) {
-                        input[c] = static_cast<double>(from[c]);
-                        if (parts == 1) continue;
                         input[c] = finite_or_zero(from[c]);
                         input[f + c] = std::isinf(from[c]) && from[c] > 0;
                         input[2 * f + c] = std::isinf(from[c]) && from[c] < 0;

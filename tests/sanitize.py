@@ -17,9 +17,10 @@ spec = importlib.util.spec_from_file_location("softorder._native", sys.argv[1])
 module = sys.modules["softorder._native"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 import softorder._extension
-# A report goes to the file descriptor, which pytest would keep from us when the process ends.
 assert softorder._extension.extension is module
-sys.exit(pytest.main(["-q", "--capture=sys", "-p", "no:cacheprovider", "-p", "no:xdist", *sys.argv[2:]]))
+# A report goes to the file descriptor, which pytest would keep from us when the process ends.
+options = "-q --capture=sys -p no:cacheprovider -p no:xdist".split()
+sys.exit(pytest.main([*options, *sys.argv[2:]]))
 """
 
 

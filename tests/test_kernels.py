@@ -783,11 +783,12 @@ def test_jacobians_agree(kernel, metric):
         assert_close(ours, hessian(lambda x: weigh(function(x)))(x), 1e-6)
 
 
+@pytest.mark.parametrize("n", [6, 20, 25])  # in one chunk, in chunks with padding, without
 @every_kernel
 @every_metric
-def test_a_batch_of_gradients_at_once(kernel, metric):
+def test_a_batch_of_gradients_at_once(kernel, metric, n):
     """torch.autograd.grad(is_grads_batched=True), which vectorised Jacobians are made of."""
-    x, _, _ = arguments((6,))
+    x, _, _ = arguments((n,))
     how = so.SoftSort(0.5, metric)
     with so.config(kernel=kernel):
         expected = torch.autograd.functional.jacobian(lambda x: so.sort(x, how), x)
@@ -924,9 +925,10 @@ def operator_samples():
         yield ops.product_backward, (u.detach(), u.detach(), *fixed, "apply")
         yield ops.product_backward, (u.detach(), u.detach(), *fixed, "apply_transposed")
         yield ops.product_backward, (v, None, *fixed, "sort_scores")
-    yield ops.scan, (x.detach().sigmoid().requires_grad_(), u)
+    w = u.detach().mT.contiguous()
+    yield ops.scan, (x.detach().sigmoid().requires_grad_(), w.clone().requires_grad_())
     gate = torch.polar(x.detach().sigmoid(), x.detach()).requires_grad_()
-    yield ops.scan, (gate, u.detach().to(torch.complex128).requires_grad_())
+    yield ops.scan, (gate, w.to(torch.complex128).requires_grad_())
 
 
 @pytest.mark.parametrize(
@@ -1376,14 +1378,14 @@ def test_values_near_the_largest_number_do_not_overflow(kernel):
 def test_the_chunked_scan_is_the_plain_loop(kind):
     rng = np.random.default_rng(0)
     for n in [*range(41), 100, 255, 256, 257, 1000]:
-        gate, v = rng.uniform(0, 1, (2, n)), rng.normal(size=(2, n, 3))
+        gate, v = rng.uniform(0, 1, (2, n)), rng.normal(size=(2, 3, n))
         if kind == "complex":
             gate = gate * np.exp(1j * rng.uniform(0, 6, (2, n)))
-            v = v + 1j * rng.normal(size=(2, n, 3))
+            v = v + 1j * rng.normal(size=(2, 3, n))
         expected, state = np.zeros_like(v), np.zeros((2, 3), dtype=v.dtype)
         for i in range(n):
-            state = v[:, i] + (gate[:, i, None] * state if i else 0)
-            expected[:, i] = state
+            state = v[..., i] + (gate[:, None, i] * state if i else 0)
+            expected[..., i] = state
         for found in (
             chunked_scan(np, gate, v),
             softorder.torch._autograd.scan(torch.tensor(gate), torch.tensor(v)).numpy(),

@@ -9,6 +9,7 @@ inside a compiled region it sees plain operations.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import array_api_compat.torch as xp
@@ -22,32 +23,39 @@ from softorder.kernels.native import PRODUCTS, given_arrays
 from softorder.kernels.scan import chunked_scan
 from softorder.torch._tracing import is_plain, is_transformed
 
+# torch.concat, which is torch.cat, lacks the rule for a batch of gradients (is_grads_batched).
+_NAMESPACE = SimpleNamespace(**{**vars(xp), "concat": lambda x, axis: torch.cat(x, axis)})
+
 
 def scan(gate: Tensor, v: Tensor) -> Tensor:
-    """Return F with F_i = v_i + gate_i F_{i-1}: gate (..., n), v (..., n, c)."""
-    gate = gate.expand(v.shape[:-1])
+    """Return F with F_i = v_i + gate_i F_{i-1}: gate (..., n), v (..., c, n)."""
+    gate = gate.expand(*v.shape[:-2], v.shape[-1])
     if not torch.compiler.is_compiling():
         return _Scan.apply(gate, v)  # pyright: ignore[reportReturnType]
     # A custom operator has no forward mode, and would give zeros without a word.
     return chunked_scan(xp, gate, v) if is_transformed() else _scan_op(gate, v)
 
 
+def _chunked_scan(gate: Tensor, v: Tensor) -> Tensor:
+    return chunked_scan(_NAMESPACE, gate, v)
+
+
 def _before(f: Tensor) -> Tensor:
     """Return F_{i-1}, with 0 before the first."""
-    return torch.cat([torch.zeros_like(f[..., :1, :]), f[..., :-1, :]], -2)
+    return torch.cat([torch.zeros_like(f[..., :1]), f[..., :-1]], -1)
 
 
 def _scan_gradient(gate: Tensor, f: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of the gate and of v: the same recurrence from the other end."""
     after = torch.cat([gate[..., 1:], torch.zeros_like(gate[..., :1])], -1).conj()
-    to_v = scan(after.flip(-1).resolve_conj(), g.flip(-2)).flip(-2)
-    return (to_v * _before(f).conj()).sum(-1), to_v
+    to_v = scan(after.flip(-1).resolve_conj(), g.flip(-1)).flip(-1)
+    return (to_v * _before(f).conj()).sum(-2), to_v
 
 
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(gate: Tensor, v: Tensor) -> Tensor:  # pyright: ignore
-        return chunked_scan(xp, gate, v)
+        return _chunked_scan(gate, v)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -64,7 +72,7 @@ class _Scan(torch.autograd.Function):
         gate, f = ctx.saved_tensors
         tangent = torch.zeros_like(f) if to_v is None else to_v
         if to_gate is not None:
-            tangent = tangent + to_gate[..., None] * _before(f)
+            tangent = tangent + to_gate[..., None, :] * _before(f)
         return scan(gate, tangent)
 
     @staticmethod
@@ -80,7 +88,7 @@ def _batch_first(x: Tensor, dim: int | None, info: Any) -> Tensor:
 
 @torch.library.custom_op("softorder::scan", mutates_args=())
 def _scan_op(gate: Tensor, v: Tensor) -> Tensor:
-    return chunked_scan(xp, gate, v).clone()
+    return _chunked_scan(gate, v).contiguous()
 
 
 @_scan_op.register_fake
