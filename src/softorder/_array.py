@@ -155,8 +155,18 @@ def _torch_wiring() -> Wiring:
 _FRAMEWORKS: dict[str, tuple[str, Callable[[], Wiring]]] = {"torch": ("Tensor", _torch_wiring)}
 
 
+_found: dict[type, Wiring] = {}
+
+
 def find_wiring(x: object) -> Wiring | None:
     """Return the wiring of the framework that x is an array of; None if it is none's."""
+    wiring = _found.get(type(x))
+    if wiring is None and (wiring := _look_for_wiring(x)) is not None:
+        _found[type(x)] = wiring
+    return wiring
+
+
+def _look_for_wiring(x: object) -> Wiring | None:
     if isinstance(x, numpy.ndarray):
         # These two redefine what operators mean.
         return None if isinstance(x, (numpy.matrix, numpy.ma.MaskedArray)) else NUMPY

@@ -144,6 +144,10 @@ _HARD = "For the limit tau -> 0 take the exact permutation, SoftSort()(scores).h
 _NUMBER = "Pass a number such as 0.1, or an array with one for each batch row."
 
 
+REAL = (float, numbers.Real)
+"""A real number, for isinstance: the first answers for most, and ten times as fast."""
+
+
 def check_positive_number(
     value: Any, name: str, fix: str | None = None, smallest: float = 0.0
 ) -> float:
@@ -155,7 +159,7 @@ def check_positive_number(
         fix: The third part of the message; what is said of a temperature if None.
         smallest: The least normal number of the scores' dtype.
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if isinstance(value, bool) or not isinstance(value, REAL):
         raise TypeError(
             message(f"{name} must be a positive number", describe(value), fix or _NUMBER)
         )
@@ -218,7 +222,7 @@ def check_count(k: Any, n: int, name: str = "k") -> int:
 
 def check_numbers(q: Any) -> None:
     """Check that q is a number, or a sequence of numbers (of sequences, ...)."""
-    if isinstance(q, numbers.Real):
+    if isinstance(q, REAL):
         return
     if isinstance(q, str) or not isinstance(q, Sequence):
         raise TypeError(

@@ -9,7 +9,6 @@ not matter.
 from __future__ import annotations
 
 import math
-import numbers
 from typing import Any, TypeAlias
 
 from softorder import _checks, relaxations
@@ -422,7 +421,7 @@ def as_relaxation(how: How) -> Any:
     """
     if isinstance(how, Relaxation):
         return how
-    if not isinstance(how, numbers.Real) and find_wiring(how) is None:
+    if not isinstance(how, _checks.REAL) and find_wiring(how) is None:
         raise TypeError(
             _checks.message(
                 "how must be a temperature (a number or an array) or a relaxation",

@@ -37,13 +37,14 @@ class NativeScan(Scan):
         """Sort the scores; see `Scan`."""
         super().__init__(scores, scale, kernel, dense)
         self._problem: NativeProblem | None = None
-        if self.wiring.is_plain(scores.scores):
-            self._sort()
+        x = scores.scores
+        if self.wiring.is_plain(x):
+            self._sort(x)
 
-    def _sort(self) -> None:
+    def _sort(self, x: Array) -> None:
         scores, xp = self.scores, self.wiring.xp
         shape = scores.shape
-        flat = _rows(xp, scores.scores, shape)
+        flat = _rows(xp, x, shape)
         valid = None if scores.valid is None else _rows(xp, scores.valid, shape)
         order, positions = (self.wiring.native or NUMPY).sort(flat, valid)
         if len(shape) != 2:
@@ -70,7 +71,7 @@ class NativeScan(Scan):
         """Return a product of PRODUCTS, or None where the native kernel cannot serve."""
         scores, wiring = self.scores, self.wiring
         plain = scores.plain_positions
-        if plain is None or not wiring.is_plain(scores.scores, values, self.scale):
+        if plain is None or not wiring.is_plain(x := scores.scores, values, self.scale):
             return None
         xp, dtype, shape = wiring.xp, plain.dtype, tuple(plain.shape)
         if values is not None:
@@ -79,7 +80,7 @@ class NativeScan(Scan):
         problem = self._problem
         if problem is None or problem.positions.dtype != dtype or problem.shape != shape:
             problem = self._problem = self._flatten(shape, dtype)
-        flat = _rows(xp, cast(xp, scores.scores, dtype), shape)
+        flat = _rows(xp, cast(xp, x, dtype), shape)
         scale = self.scale
         if not isinstance(scale, float):
             scale = xp.reshape(xp.broadcast_to(scale, (*shape[:-1], 1)), (-1,))

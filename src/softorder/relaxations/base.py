@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -77,7 +76,7 @@ class PermutationRelaxation(Relaxation, ABC):
 
 def check_temperature(tau: Any) -> None:
     """Check what can be checked of a temperature without scores: for `__post_init__`."""
-    if isinstance(tau, numbers.Real) or find_wiring(tau) is None:
+    if isinstance(tau, _checks.REAL) or find_wiring(tau) is None:
         _checks.check_positive_number(tau, "tau")
 
 
@@ -85,7 +84,7 @@ def temperature(tau: Any, scores: SortedScores) -> Any:
     """Return tau ready to divide (..., k, n): a number, or an array of shape (..., 1, 1)."""
     xp, dtype = scores.wiring.xp, scores.dtype
     smallest = float(xp.finfo(dtype).smallest_normal)
-    if isinstance(tau, numbers.Real):
+    if isinstance(tau, _checks.REAL):
         return _checks.check_positive_number(tau, "tau", smallest=smallest)
     wiring = wiring_of(scores=scores.scores, tau=tau)
     _checks.check_floating(xp, tau, "tau")

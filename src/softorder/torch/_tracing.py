@@ -50,7 +50,7 @@ def _is_plain_tensor(x: torch.Tensor) -> bool:
     return (
         type(x) in _PLAIN_TYPES
         and x.is_cpu
-        and forward_ad.unpack_dual(x).tangent is None
+        and (forward_ad._current_level < 0 or forward_ad.unpack_dual(x).tangent is None)
         and not is_legacy_batchedtensor(x)
     )
 
