@@ -139,7 +139,7 @@ class KeptWorkspace {
                                  &m.block.gate, &m.block.sums, &m.block.force}) {
             total += s->capacity();
         }
-        constexpr int64_t most = int64_t{1} << 21;  // 16 MiB
+        constexpr int64_t most = int64_t{1} << 23;  // 64 MiB: what a row of a million takes
         if (total > most) m = Workspace();
     }
 
