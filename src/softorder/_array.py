@@ -155,6 +155,7 @@ def _torch_wiring() -> Wiring:
 _FRAMEWORKS: dict[str, tuple[str, Callable[[], Wiring]]] = {"torch": ("Tensor", _torch_wiring)}
 
 
+# By the type of array: to look again would cost as much as a small sort.
 _found: dict[type, Wiring] = {}
 
 
