@@ -1,4 +1,9 @@
 // Chooses the block kernels for the machine that this runs on.
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
 #include "block_kernels.hpp"
 
 namespace softorder {
@@ -23,18 +28,34 @@ struct Choice {
     const BlockKernels* complex;
 };
 
-Choice choose() {
+// What this machine can run, the best last.
+std::vector<Choice> choices() {
+    std::vector<Choice> all = {{"baseline", &baseline::real_kernels, &baseline::complex_kernels}};
 #ifdef SOFTORDER_X86_LEVELS
     __builtin_cpu_init();
     const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (has_avx2) all.push_back({"avx2", &avx2::real_kernels, &avx2::complex_kernels});
     // Exactly what CMakeLists.txt lets the compiler use.
     if (has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
-        return {"avx512", &avx512::real_kernels, &avx512::complex_kernels};
+        all.push_back({"avx512", &avx512::real_kernels, &avx512::complex_kernels});
     }
-    if (has_avx2) return {"avx2", &avx2::real_kernels, &avx2::complex_kernels};
 #endif
-    return {"baseline", &baseline::real_kernels, &baseline::complex_kernels};
+    return all;
+}
+
+// The best, or the one that SOFTORDER_INSTRUCTIONS names: for tests on a machine that has more.
+Choice choose() {
+    const std::vector<Choice> all = choices();
+    const char* wanted = std::getenv("SOFTORDER_INSTRUCTIONS");
+    if (!wanted) return all.back();
+    std::string names;
+    for (const Choice& one : all) {
+        if (std::string(one.name) == wanted) return one;
+        names += std::string(names.empty() ? "" : ", ") + one.name;
+    }
+    throw std::invalid_argument("SOFTORDER_INSTRUCTIONS must be one of " + names +
+                                " on this machine, got \"" + wanted + "\". Unset it for the best.");
 }
 
 const Choice& choice() {

@@ -207,6 +207,7 @@ void bind(nb::module_& m) {
 }  // namespace softorder
 
 NB_MODULE(_native, m) {
+    softorder::instruction_set();  // what is wrong with the choice shows when it is imported
     softorder::bind<float>(m);
     softorder::bind<double>(m);
     m.def("instruction_set", &softorder::instruction_set);

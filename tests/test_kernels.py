@@ -9,6 +9,8 @@ import itertools
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import mpmath
@@ -1392,6 +1394,61 @@ def test_the_chunked_scan_is_the_plain_loop(kind):
         ):
             assert found.shape == v.shape
             np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-13)
+
+
+INSTRUCTION_SETS = """
+import sys, torch
+import softorder as so
+from softorder._extension import extension
+
+assert extension.instruction_set() == sys.argv[1]
+torch.manual_seed(0)
+worst = 0.0
+for metric, n, features in (
+    ("abs", 1, 1), ("abs", 300, 1), ("abs", 300, 3), ("abs", 140_001, 1),
+    ("square", 1, 1), ("square", 300, 1), ("square", 300, 3), ("square", 9_001, 1),
+):
+    x, v = torch.randn(1, n, dtype=torch.float64), torch.randn(1, n, features, dtype=torch.float64)
+    tau = torch.tensor([0.3], dtype=torch.float64)
+    found = []
+    for kernel in ("native", "portable"):
+        leaves = [t.clone().requires_grad_() for t in (x, v, tau)]
+        with so.config(kernel=kernel):
+            P = so.SoftSort(leaves[2], metric)(leaves[0])
+            y, z = P @ leaves[1], P.T @ leaves[1]
+        gradients = torch.autograd.grad((y * y.detach().cos()).sum() + (z * z).mean(), leaves)
+        found.append([y.detach(), z.detach(), *gradients])
+    for a, b in zip(*found, strict=True):
+        worst = max(worst, float((a - b).abs().max() / b.abs().max().clamp(min=1e-3)))
+print(worst)
+assert worst < 1e-9
+"""
+
+
+def with_instructions(name):
+    return subprocess.run(
+        [sys.executable, "-c", INSTRUCTION_SETS, name],
+        env={**os.environ, "SOFTORDER_INSTRUCTIONS": name},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("name", ["baseline", "avx2", "avx512"])
+def test_every_instruction_set_gives_the_same(name):
+    """Users run on other machines than this one."""
+    if not native.is_built():
+        pytest.skip("no native kernel")
+    child = with_instructions(name)
+    if "SOFTORDER_INSTRUCTIONS must be one of" in child.stderr:
+        pytest.skip(f"this machine has no {name}")
+    assert child.returncode == 0, child.stdout + child.stderr
+
+
+def test_an_instruction_set_that_is_not_there_is_an_error():
+    if not native.is_built():
+        pytest.skip("no native kernel")
+    assert "SOFTORDER_INSTRUCTIONS must be one of baseline" in with_instructions("abacus").stderr
 
 
 def test_the_table_of_exponentials_is_the_gaussian():
