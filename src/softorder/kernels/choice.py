@@ -33,9 +33,7 @@ def choose(dense: RowSoftmax, tau: Any, metric: Metric) -> Operator:
         tau: A number, or an array of shape (..., 1, 1).
         metric: A power p for |a - b|^p, or a callable.
     """
-    name = chosen_kernel()
-    if name is None and (name := automatic(dense.scores, metric)) == "native":
-        return _scan(NativeScan, name, dense, tau, metric)  # it can serve, or was not chosen
+    name = chosen_kernel() or automatic(dense.scores, metric)
     return _KERNELS[name](dense, tau, metric)
 
 

@@ -136,9 +136,9 @@ class Recurrence:
         x = xp.astype(scores.positions, xp.float64)
         if not isinstance(scale, float):
             scale = xp.astype(scale, xp.float64)
-        gap = (_shift(xp, x, x[..., :1]) - x) / scale
+        gap = (shift(xp, x, x[..., :1]) - x) / scale
         block = scores.position_block
-        cut = (gap > kernel.reach) | (block != _shift(xp, block, block[..., :1] + 1))
+        cut = (gap > kernel.reach) | (block != shift(xp, block, block[..., :1] + 1))
         # A gradient through a weight of zero would be zero times infinity.
         self.gap = xp.where(cut, 0.0, gap)
         self.decays = self._column(kernel.decays, x)
@@ -186,9 +186,9 @@ class Recurrence:
         sides = []
         for gate, gap, flip in self._directions():
             sums = self._scan_one(gate, xp.ones_like(gate))
-            moment = self._scan_one(gate, gate * gap * _shift(xp, sums))
+            moment = self._scan_one(gate, gate * gap * shift(xp, sums))
             if power == 2:
-                entering = gap * (2 * _shift(xp, moment) + gap * _shift(xp, sums))
+                entering = gap * (2 * shift(xp, moment) + gap * shift(xp, sums))
                 moment = self._scan_one(gate, gate * entering)
             sides.append(xp.flip(moment, axis=-1) if flip else moment)
         left, right = sides
@@ -198,7 +198,7 @@ class Recurrence:
         """Return gates and gaps as a scan from the left meets them, and one from the right."""
         xp = self.wiring.xp
         gap = self._spread_over_terms(self.gap)
-        backwards = [_shift(xp, xp.flip(a, axis=-1)) for a in (self.gate, gap)]
+        backwards = [shift(xp, xp.flip(a, axis=-1)) for a in (self.gate, gap)]
         return [(self.gate, gap, False), (*backwards, True)]
 
     def _sides(self, w: Array) -> tuple[Array, Array]:
@@ -208,9 +208,8 @@ class Recurrence:
         batch = numpy.broadcast_shapes(tuple(gate.shape[:-1]), tuple(w.shape[:-2]))
         w = xp.broadcast_to(w, (*batch, *w.shape[-2:]))
         both = xp.stack([w, xp.flip(w, axis=-1)])
-        gates = [xp.broadcast_to(g, (*batch, g.shape[-1])) for g in (gate, gate_back)]
-        gates = xp.stack(gates)
-        sides = gates[..., None, :] * _shift(xp, self._scan(gates, both))
+        gates = xp.stack([xp.broadcast_to(g, (*batch, g.shape[-1])) for g in (gate, gate_back)])
+        sides = gates[..., None, :] * shift(xp, self._scan(gates, both))
         return sides[0, ...], xp.flip(sides[1, ...], axis=-1)
 
     def _scan(self, gate: Array, v: Array) -> Array:
@@ -244,7 +243,7 @@ class Recurrence:
         return xp.sum(weighted if self.kernel.is_real else xp.real(weighted), axis=-3)
 
 
-def _shift(xp: Any, x: Array, first: Array | None = None) -> Array:
+def shift(xp: Any, x: Array, first: Array | None = None) -> Array:
     """Return x moved on by one along the last axis, with `first` (or 0) in front."""
     front = xp.zeros_like(x[..., :1]) if first is None else first
     return xp.concat([front, x[..., :-1]], axis=-1)
@@ -277,7 +276,7 @@ def chunked_scan(xp: Any, gate: Array, v: Array) -> Array:
     )
     if chunks > 1:
         leaving = chunked_scan(xp, products[-1, ..., 0, :], states[-1, ...])
-        states = states + products * _shift(xp, leaving)
+        states = states + products * shift(xp, leaving)
     whole = move_axis(xp, states, 0, -1)
     whole = xp.reshape(whole, (*whole.shape[:-2], chunks * length))
     return whole if chunks * length == n else whole[..., :n]

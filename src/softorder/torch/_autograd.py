@@ -21,7 +21,7 @@ from torch.autograd.function import _SingleLevelFunction
 from softorder._array import NativeProblem
 from softorder._extension import extension
 from softorder.kernels.native import PRODUCTS, given_arrays
-from softorder.kernels.scan import chunked_scan
+from softorder.kernels.scan import chunked_scan, shift
 from softorder.torch._tracing import is_plain, is_transformed
 
 # torch.concat, which is torch.cat, lacks the rule for a batch of gradients (is_grads_batched).
@@ -41,16 +41,11 @@ def _chunked_scan(gate: Tensor, v: Tensor) -> Tensor:
     return chunked_scan(_NAMESPACE, gate, v)
 
 
-def _before(f: Tensor) -> Tensor:
-    """Return F_{i-1}, with 0 before the first."""
-    return torch.cat([torch.zeros_like(f[..., :1]), f[..., :-1]], -1)
-
-
 def _scan_gradient(gate: Tensor, f: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of the gate and of v: the same recurrence from the other end."""
     after = torch.cat([gate[..., 1:], torch.zeros_like(gate[..., :1])], -1).conj()
     to_v = scan(after.flip(-1).resolve_conj(), g.flip(-1)).flip(-1)
-    return (to_v * _before(f).conj()).sum(-2), to_v
+    return (to_v * shift(_NAMESPACE, f).conj()).sum(-2), to_v
 
 
 class _Scan(torch.autograd.Function):
@@ -73,7 +68,7 @@ class _Scan(torch.autograd.Function):
         gate, f = ctx.saved_tensors
         tangent = torch.zeros_like(f) if to_v is None else to_v
         if to_gate is not None:
-            tangent = tangent + to_gate[..., None, :] * _before(f)
+            tangent = tangent + to_gate[..., None, :] * shift(_NAMESPACE, f)
         return scan(gate, tangent)
 
     @staticmethod
