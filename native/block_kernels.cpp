@@ -3,21 +3,11 @@
 
 #include <type_traits>
 
+#include "vector.hpp"
+
 namespace softorder {
 namespace SOFTORDER_ARCH {
 namespace {
-
-// Eight doubles. GCC and Clang lower these to what the instruction set has.
-typedef double Vector __attribute__((vector_size(64)));
-typedef uint64_t Bits __attribute__((vector_size(64)));
-
-inline Vector load(const double* from) {
-    Vector v;
-    __builtin_memcpy(&v, from, sizeof v);
-    return v;
-}
-
-inline void store(double* to, Vector v) { __builtin_memcpy(to, &v, sizeof v); }
 
 // The sum of all eight, by halves.
 inline double total(Vector v) {
@@ -34,30 +24,6 @@ inline double total(Vector v) {
     __builtin_memcpy(&quarters, &sum, sizeof sum);
     const Quarter rest = quarters.low + quarters.high;
     return rest[0] + rest[1];
-}
-
-// Adding this rounds a double below 2^51 to an integer, which is then in its lowest bits.
-constexpr double kRound = 6755399441055744.0;
-
-// exp(-u) for u >= 0, to about one unit in the last place; exactly 0 from 708.
-inline Vector exp_minus(Vector u) {
-    const Vector zero = {};
-    const Vector limit = zero + 708.0;
-    const Vector bounded = u < limit ? u : limit;
-    const Vector shifted = bounded * 1.4426950408889634 + kRound;
-    const Vector k = shifted - kRound;
-    const Vector r = (bounded - k * 0.693147180369123816490) - k * 1.90821492927058770002e-10;
-    Vector e = zero + 1.0 / 6227020800;
-    const double inverse_factorials[] = {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800,
-                                         1.0 / 362880,    1.0 / 40320,    1.0 / 5040,
-                                         1.0 / 720,       1.0 / 120,      1.0 / 24,
-                                         1.0 / 6,         1.0 / 2,        1.0};
-    for (double coefficient : inverse_factorials) e = coefficient - r * e;
-    e = 1.0 - r * e;
-    const Vector rounding = zero + kRound;
-    const Bits exponent = 1023 - ((Bits)shifted - (Bits)rounding);
-    const Vector scaled = e * (Vector)(exponent << 52);
-    return u < limit ? scaled : zero;
 }
 
 // cos and sin of angles in [0, 1000], to two units in the last place.

@@ -1,9 +1,10 @@
-// Chooses the block kernels for the machine that this runs on.
+// Chooses the kernels for the machine that this runs on.
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "band_kernels.hpp"
 #include "block_kernels.hpp"
 
 namespace softorder {
@@ -12,6 +13,7 @@ namespace softorder {
     namespace arch {                            \
     extern const BlockKernels real_kernels;     \
     extern const BlockKernels complex_kernels;  \
+    extern const BandKernels band_kernels;      \
     }
 
 SOFTORDER_DECLARE(baseline)
@@ -26,19 +28,23 @@ struct Choice {
     const char* name;
     const BlockKernels* real;
     const BlockKernels* complex;
+    const BandKernels* band;
 };
+
+#define SOFTORDER_CHOICE(arch) \
+    Choice { #arch, &arch::real_kernels, &arch::complex_kernels, &arch::band_kernels }
 
 // What this machine can run, the best last.
 std::vector<Choice> choices() {
-    std::vector<Choice> all = {{"baseline", &baseline::real_kernels, &baseline::complex_kernels}};
+    std::vector<Choice> all = {SOFTORDER_CHOICE(baseline)};
 #ifdef SOFTORDER_X86_LEVELS
     __builtin_cpu_init();
     const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (has_avx2) all.push_back({"avx2", &avx2::real_kernels, &avx2::complex_kernels});
+    if (has_avx2) all.push_back(SOFTORDER_CHOICE(avx2));
     // Exactly what CMakeLists.txt lets the compiler use.
     if (has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
-        all.push_back({"avx512", &avx512::real_kernels, &avx512::complex_kernels});
+        all.push_back(SOFTORDER_CHOICE(avx512));
     }
 #endif
     return all;
@@ -68,6 +74,8 @@ const Choice& choice() {
 const BlockKernels& block_kernels(const Terms& terms) {
     return terms.count == 1 ? *choice().real : *choice().complex;
 }
+
+const BandKernels& band_kernels() { return *choice().band; }
 
 const char* instruction_set() { return choice().name; }
 

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "isotonic.hpp"
+#include "neuralsort.hpp"
 #include "softsort.hpp"
 #include "sort.hpp"
 
@@ -112,14 +114,37 @@ struct Wanted {
     }
 };
 
+// What a product may keep for its derivatives: two sums, each for 1 and for every feature.
 template <class Float>
-void bind(nb::module_& m) {
+void require_kept(const Maybe<double, 1>& kept, const Rows<Float>& rows) {
+    require(!kept || static_cast<int64_t>(kept->size()) ==
+                         rows.rows * rows.n * 2 * (rows.features + 1),
+            "kept must have room for 2 (f + 1) numbers at each position");
+}
+
+// The products of one relaxation.
+template <class Float>
+struct Products {
+    void (*apply)(const Rows<Float>&, const Float* v, Float* y, Float* log_z, double* kept);
+    void (*apply_backward)(const Rows<Float>&, const Float* v, const Float* g_y, const Float* g_z,
+                           double* kept, const Gradients<Float>&);
+    void (*apply_transposed)(const Rows<Float>&, const Float* u, Float* w);
+    void (*apply_transposed_backward)(const Rows<Float>&, const Float* u, const Float* g,
+                                      const Gradients<Float>&);
+};
+
+template <class Float, int Features>
+constexpr Products<Float> kSoftSort = {apply<Float, Features>, apply_backward<Float, Features>,
+                                       apply_transposed<Float, Features>,
+                                       apply_transposed_backward<Float, Features>};
+template <class Float>
+constexpr Products<Float> kNeuralSort = {
+    neuralsort::apply<Float>, neuralsort::apply_backward<Float>,
+    neuralsort::apply_transposed<Float>, neuralsort::apply_transposed_backward<Float>};
+
+template <class Float>
+void bind_sort(nb::module_& m) {
     using Scores = Array<const Float, 2>;
-    using Order = Array<const int64_t, 2>;
-    using Counts = Maybe<const int64_t, 1>;
-    using Scale = Array<const double, 1>;
-    using Table = Array<const double, 2>;
-    using Values = Array<const Float, 3>;
 
     m.def("sort",
           [](Scores scores, Maybe<const bool, 2> valid, Array<int64_t, 2> order,
@@ -135,57 +160,76 @@ void bind(nb::module_& m) {
           },
           nb::arg("scores").noconvert(), nb::arg("valid").none(), nb::arg("order").noconvert(),
           nb::arg("sorted").noconvert(), nb::arg("threads"));
-    m.def("apply",
-          [](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
-             Maybe<const Float, 3> v, Array<Float, 3> y, Maybe<Float, 2> log_z) {
+}
+
+// Binds the products for one feature and for any number of them, under names with a prefix.
+template <class Float>
+void bind_products(nb::module_& m, const std::string& prefix, const Products<Float>& one,
+                   const Products<Float>& any) {
+    using Scores = Array<const Float, 2>;
+    using Order = Array<const int64_t, 2>;
+    using Counts = Maybe<const int64_t, 1>;
+    using Scale = Array<const double, 1>;
+    using Table = Array<const double, 2>;
+    using Values = Array<const Float, 3>;
+    const auto products = [&one, &any](const Rows<Float>& rows) -> const Products<Float>& {
+        return rows.features == 1 ? one : any;
+    };
+
+    m.def((prefix + "apply").c_str(),
+          [products](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
+             Maybe<const Float, 3> v, Array<Float, 3> y, Maybe<Float, 2> log_z,
+             Maybe<double, 1> kept) {
               const Given<Float> given{sorted, order, counts, scale, terms, threads};
               const Rows<Float> rows = given.rows(v);
               require(static_cast<int64_t>(y.size()) == rows.rows * rows.n * rows.features,
                       "y must have the shape of v");
               require_same(log_z, sorted, "log_z must have the shape of the scores");
+              require_kept(kept, rows);
               const nb::gil_scoped_release release;
-              const auto run = rows.features == 1 ? apply<Float, 1> : apply<Float, 0>;
-              run(rows, data_or_null(v), y.data(), data_or_null(log_z));
+              products(rows).apply(rows, data_or_null(v), y.data(), data_or_null(log_z),
+                                   data_or_null(kept));
           },
           nb::arg("sorted").noconvert(), nb::arg("order"), nb::arg("counts").none(),
           nb::arg("scale"), nb::arg("terms"), nb::arg("threads"), nb::arg("v").none(),
-          nb::arg("y").noconvert(), nb::arg("log_z").noconvert().none());
-    m.def("apply_backward",
-          [](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
+          nb::arg("y").noconvert(), nb::arg("log_z").noconvert().none(),
+          nb::arg("kept").noconvert().none() = nb::none());
+    m.def((prefix + "apply_backward").c_str(),
+          [products](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
              Maybe<const Float, 3> v, Maybe<const Float, 3> g_y, Maybe<const Float, 2> g_z,
-             Maybe<Float, 2> to_scores, Maybe<Float, 3> to_v, Maybe<double, 1> to_scale) {
+             Maybe<Float, 2> to_scores, Maybe<Float, 3> to_v, Maybe<double, 1> to_scale,
+             Maybe<double, 1> kept) {
               const Given<Float> given{sorted, order, counts, scale, terms, threads};
               const Rows<Float> rows = given.rows(v);
               const auto to = Wanted<Float>{to_scores, to_v, to_scale}.check(given, v);
+              require_kept(kept, rows);
               require(!g_y || static_cast<int64_t>(g_y->size()) ==
                                   rows.rows * rows.n * rows.features,
                       "g_y must have the shape of v");
               require_same(g_z, sorted, "g_z must have the shape of the scores");
               const nb::gil_scoped_release release;
-              const auto run =
-                  rows.features == 1 ? apply_backward<Float, 1> : apply_backward<Float, 0>;
-              run(rows, data_or_null(v), data_or_null(g_y), data_or_null(g_z), to);
+              products(rows).apply_backward(rows, data_or_null(v), data_or_null(g_y),
+                                            data_or_null(g_z), data_or_null(kept), to);
           },
           nb::arg("sorted").noconvert(), nb::arg("order"), nb::arg("counts").none(),
           nb::arg("scale"), nb::arg("terms"), nb::arg("threads"), nb::arg("v").none(),
           nb::arg("g_y").none(), nb::arg("g_z").none(), nb::arg("to_scores").noconvert().none(),
-          nb::arg("to_v").noconvert().none(), nb::arg("to_scale").noconvert().none());
-    m.def("apply_transposed",
-          [](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
+          nb::arg("to_v").noconvert().none(), nb::arg("to_scale").noconvert().none(),
+          nb::arg("kept").noconvert().none() = nb::none());
+    m.def((prefix + "apply_transposed").c_str(),
+          [products](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
              Values u, Array<Float, 3> w) {
               const Given<Float> given{sorted, order, counts, scale, terms, threads};
               const Rows<Float> rows = given.rows(std::optional<Values>(u));
               require(same_shape(u, w), "w must have the shape of u");
               const nb::gil_scoped_release release;
-              const auto run =
-                  rows.features == 1 ? apply_transposed<Float, 1> : apply_transposed<Float, 0>;
-              run(rows, u.data(), w.data());
+              products(rows).apply_transposed(rows, u.data(), w.data());
           },
           nb::arg("sorted").noconvert(), nb::arg("order"), nb::arg("counts").none(),
           nb::arg("scale"), nb::arg("terms"), nb::arg("threads"), nb::arg("u").noconvert(),
           nb::arg("w").noconvert());
-    m.def("apply_transposed_backward",
-          [](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
+    m.def((prefix + "apply_transposed_backward").c_str(),
+          [products](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
              Values u, Array<const Float, 3> g, Maybe<Float, 2> to_scores, Maybe<Float, 3> to_u,
              Maybe<double, 1> to_scale) {
               const Given<Float> given{sorted, order, counts, scale, terms, threads};
@@ -193,14 +237,33 @@ void bind(nb::module_& m) {
               const auto to = Wanted<Float>{to_scores, to_u, to_scale}.check(given, std::optional<Values>(u));
               require(same_shape(u, g), "g must have the shape of u");
               const nb::gil_scoped_release release;
-              const auto run = rows.features == 1 ? apply_transposed_backward<Float, 1>
-                                                  : apply_transposed_backward<Float, 0>;
-              run(rows, u.data(), g.data(), to);
+              products(rows).apply_transposed_backward(rows, u.data(), g.data(), to);
           },
           nb::arg("sorted").noconvert(), nb::arg("order"), nb::arg("counts").none(),
           nb::arg("scale"), nb::arg("terms"), nb::arg("threads"), nb::arg("u").noconvert(),
           nb::arg("g").noconvert(), nb::arg("to_scores").noconvert().none(), nb::arg("to_u").noconvert().none(),
           nb::arg("to_scale").noconvert().none());
+}
+
+template <class Float>
+void bind(nb::module_& m) {
+    bind_sort<Float>(m);
+    bind_products<Float>(m, "", kSoftSort<Float, 1>, kSoftSort<Float, 0>);
+    bind_products<Float>(m, "neuralsort_", kNeuralSort<Float>, kNeuralSort<Float>);
+}
+
+template <class Sums>
+void bind_pool(nb::module_& m, const char* name) {
+    m.def(name,
+          [](Array<const double, 3> x, Array<int64_t, 2> first, int threads) {
+              require(x.shape(1) == 3, "x must have shape (rows, 3, n)");
+              require(first.shape(0) == x.shape(0) && first.shape(1) == x.shape(2),
+                      "first must have shape (rows, n)");
+              const nb::gil_scoped_release release;
+              pool<Sums>(x.data(), static_cast<int64_t>(x.shape(0)),
+                         static_cast<int64_t>(x.shape(2)), first.data(), threads);
+          },
+          nb::arg("x").noconvert(), nb::arg("first").noconvert(), nb::arg("threads"));
 }
 
 }  // namespace
@@ -210,5 +273,7 @@ NB_MODULE(_native, m) {
     softorder::instruction_set();  // what is wrong with the choice shows when it is imported
     softorder::bind<float>(m);
     softorder::bind<double>(m);
+    softorder::bind_pool<softorder::isotonic::Difference>(m, "pool_l2");
+    softorder::bind_pool<softorder::isotonic::LogRatio>(m, "pool_kl");
     m.def("instruction_set", &softorder::instruction_set);
 }

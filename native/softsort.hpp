@@ -5,18 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <limits>
-#include <memory>
-#include <new>
 #include <vector>
-
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
 
 #include "block_kernels.hpp"
 #include "parallel.hpp"
+#include "rows.hpp"
 
 namespace softorder {
 
@@ -28,93 +22,6 @@ constexpr int64_t kUncut = 1 << 17;
 // Less work than this many positions is done before a thread starts.
 constexpr int64_t kWorthAThread = 1 << 13;
 
-// No weight crosses a gap this wide, in units of the scale. Wider ones count as this: a moment must
-// not be zero times infinity.
-constexpr double kFar = 1000;
-
-// A batch of rows of sorted scores.
-template <class Float>
-struct Rows {
-    const Float* sorted;    // (rows, n), descending; 0 where masked
-    const int64_t* order;   // (rows, n), item at each position
-    const int64_t* counts;  // (rows,), how many items take part; null if all do
-    const double* scale;    // (rows,), or one for all
-    bool scale_per_row;
-    Terms terms;
-    int64_t rows, n, features;
-    int threads;
-};
-
-// Positions of one row whose weights for each other are not zero.
-struct Run {
-    int64_t begin, end;
-    bool tied;  // infinite scores: all weights are equal
-};
-
-struct Runs {
-    Run run[3];
-    int number = 0;
-    bool spoiled = false;  // by a NaN: everything in this row is NaN
-
-    void add(int64_t begin, int64_t end, bool tied) {
-        if (begin < end) run[number++] = {begin, end, tied};
-    }
-};
-
-template <class Float>
-Runs find_runs(const Float* sorted, int64_t count, double scale) {
-    Runs runs;
-    // Not `scale <= 0`: a NaN must not pass.
-    runs.spoiled = count > 0 && (std::isnan(sorted[0]) || !(scale > 0));
-    if (runs.spoiled) return runs;
-    int64_t first = 0, last = count;
-    while (first < count && sorted[first] == std::numeric_limits<Float>::infinity()) ++first;
-    while (last > first && sorted[last - 1] == -std::numeric_limits<Float>::infinity()) --last;
-    runs.add(0, first, true);
-    runs.add(first, last, false);
-    runs.add(last, count, true);
-    return runs;
-}
-
-// Memory that grows and is never cleared: numbers are written before they are read.
-class Scratch {
-  public:
-    double* get(int64_t size) {
-        if (size > capacity_) {
-            memory_.reset();
-            capacity_ = 0;
-            memory_.reset(allocate(static_cast<size_t>(size) * sizeof(double)));
-            capacity_ = size;
-        }
-        return memory_.get();
-    }
-
-  private:
-    struct Free {
-        void operator()(double* memory) const { std::free(memory); }
-    };
-
-    static double* allocate(size_t bytes) {
-        void* memory = nullptr;
-#ifdef MADV_HUGEPAGE
-        // A page fault for every 4 KiB would cost as much as the recurrences.
-        constexpr size_t huge_page = size_t{1} << 21;
-        if (bytes >= 2 * huge_page && posix_memalign(&memory, huge_page, bytes) == 0) {
-            madvise(memory, bytes, MADV_HUGEPAGE);
-        }
-#endif
-        if (!memory) memory = std::malloc(bytes);
-        if (!memory) throw std::bad_alloc();
-        return static_cast<double*>(memory);
-    }
-
-    std::unique_ptr<double, Free> memory_;
-    int64_t capacity_ = 0;
-
-  public:
-    int64_t capacity() const { return capacity_; }
-};
-
 // What a thread needs for the block that it works on.
 struct BlockScratch {
     Scratch gate, sums, force;
@@ -125,28 +32,14 @@ struct Workspace {
     Scratch gap, gate, input, left, right;
     Scratch z, force;
     BlockScratch block;
-};
 
-// A thread's workspace, kept from call to call: fresh memory costs a page fault for every 4 KiB,
-// as much as the recurrences. What is large is given back.
-class KeptWorkspace {
-  public:
-    Workspace& get() { return memory(); }
-    ~KeptWorkspace() {
-        Workspace& m = memory();
+    int64_t capacity() const {
         int64_t total = 0;
-        for (const Scratch* s : {&m.gap, &m.gate, &m.input, &m.left, &m.right, &m.z, &m.force,
-                                 &m.block.gate, &m.block.sums, &m.block.force}) {
+        for (const Scratch* s : {&gap, &gate, &input, &left, &right, &z, &force, &block.gate,
+                                 &block.sums, &block.force}) {
             total += s->capacity();
         }
-        constexpr int64_t most = int64_t{1} << 23;  // 64 MiB: what a row of a million takes
-        if (total > most) m = Workspace();
-    }
-
-  private:
-    static Workspace& memory() {
-        static thread_local Workspace kept;
-        return kept;
+        return total;
     }
 };
 
@@ -334,49 +227,8 @@ class RunSolver {
 // Calls work(row, runs, scale, threads, memory) for every row; threads go over rows or inside one.
 template <class Float, class Work>
 void for_each_row(const Rows<Float>& rows, const Work& work) {
-    const auto one = [&](int64_t row, int threads, Workspace& memory) {
-        const double scale = rows.scale[rows.scale_per_row ? row : 0];
-        const int64_t count = rows.counts ? rows.counts[row] : rows.n;
-        work(row, find_runs(rows.sorted + row * rows.n, count, scale), scale, threads,
-             memory);
-    };
     const int64_t cost = std::max<int64_t>(1, rows.n * (rows.features + 1));
-    if (rows.rows / 2 < rows.threads && rows.n > 2 * kBlock) {
-        KeptWorkspace kept;
-        for (int64_t row = 0; row < rows.rows; ++row) one(row, rows.threads, kept.get());
-        return;
-    }
-    for_each_range(rows.threads, rows.rows, 1 + kWorthAThread / cost, [&](int64_t b, int64_t e) {
-        KeptWorkspace kept;
-        for (int64_t row = b; row < e; ++row) one(row, 1, kept.get());
-    });
-}
-
-// The number of features: one, known to the compiler, or any (0).
-template <int Features, class Float>
-int64_t features_of(const Rows<Float>& rows) {
-    return Features ? Features : rows.features;
-}
-
-// The values of the item at a position.
-template <int Features, class Float>
-const Float* values_at(const Rows<Float>& rows, const Float* v, int64_t row, int64_t position) {
-    const int64_t at = row * rows.n + position;
-    if (!v) return rows.sorted + at;
-    return v + (row * rows.n + rows.order[at]) * features_of<Features>(rows);
-}
-
-template <class Float>
-bool any_infinite(const Float* x, int64_t size) {
-    // Infinity minus itself is the only way from not-NaN to NaN: one pass without branches.
-    bool found = false;
-    for (int64_t i = 0; i < size; ++i) found |= x[i] == x[i] && !(x[i] - x[i] == 0);
-    return found;
-}
-
-template <class Float>
-double finite_or_zero(Float x) {
-    return std::isinf(x) ? 0.0 : static_cast<double>(x);
+    for_each_row<Workspace>(rows, rows.n > 2 * kBlock, 1 + kWorthAThread / cost, work);
 }
 
 // How a result at a position is put together where the input holds infinities: the finite part,
@@ -389,31 +241,10 @@ inline double with_ends(const Terms& terms, double finite, double up, double dow
     return finite + (up > noise ? infinity : 0.0) + (down > noise ? -infinity : 0.0);
 }
 
-template <class Float>
-void fill_with(Float* to, int64_t size, double value) {
-    for (int64_t i = 0; i < size; ++i) to[i] = static_cast<Float>(value);
-}
-
-// Writes the mean of `force` over each group of tied scores to the items of the group.
-template <class Float>
-void average_ties(const Float* sorted, const int64_t* order, int64_t begin, int64_t end,
-                  const double* force, Float* gradient) {
-    for (int64_t i = begin, next; i < end; i = next) {
-        next = i + 1;
-        if (next == end || sorted[next] != sorted[i]) {  // nearly always: without a division
-            gradient[order[i]] = static_cast<Float>(force[i]);
-            continue;
-        }
-        double sum = force[i];
-        for (; next < end && sorted[next] == sorted[i]; ++next) sum += force[next];
-        const Float mean = static_cast<Float>(sum / static_cast<double>(next - i));
-        for (int64_t j = i; j < next; ++j) gradient[order[j]] = mean;
-    }
-}
-
 // y = P v by position, and log Z, which may be null. v is by item; null for the scores themselves.
+// Nothing is kept for the derivatives: that would cost as much as it saves.
 template <class Float, int Features>
-void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z) {
+void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, double*) {
     const int64_t n = rows.n, f = features_of<Features>(rows);
     const int parts = v && any_infinite(v, rows.rows * n * f) ? 3 : 1;
     const int channels = static_cast<int>(f * parts + 1);
@@ -469,21 +300,6 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z) {
             });
         }
     });
-}
-
-// Where a gradient is not asked for, its pointer is null.
-template <class Float>
-struct Gradients {
-    Float* scores;   // (rows, n) by item
-    Float* values;   // (rows, n, features): by item for P v, by position for P^T u
-    double* scale;   // (rows,)
-};
-
-template <class Float>
-void fill_gradients(const Gradients<Float>& to, int64_t row, int64_t n, int64_t f, double value) {
-    if (to.scores) fill_with(to.scores + row * n, n, value);
-    if (to.values) fill_with(to.values + row * n * f, n * f, value);
-    if (to.scale) to.scale[row] = value;
 }
 
 // The derivatives of a product for every row. The first stage has the channels p, which
@@ -542,7 +358,7 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Re
 // itself is null, all of the derivative goes to the scores.
 template <class Float, int Features>
 void apply_backward(const Rows<Float>& rows, const Float* v, const Float* g_y, const Float* g_z,
-                    const Gradients<Float>& to) {
+                    double*, const Gradients<Float>& to) {
     const int64_t n = rows.n, f = features_of<Features>(rows);
     const bool infinite = v && any_infinite(v, rows.rows * n * f);
     const auto read = [&](int64_t row, int64_t position, double* p) {

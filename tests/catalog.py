@@ -18,15 +18,18 @@ def bent(a, b):
     return abs(a**3 - b**3) ** 0.5 + abs(a - b)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Via(so.SoftSort):
-    """SoftSort by a kernel that would not be chosen for so few items."""
+def via(relaxation):
+    """Return a relaxation by a kernel that would not be chosen for so few items."""
 
-    kernel: str = "dense"
+    @dataclasses.dataclass(frozen=True, eq=False)
+    class Via(relaxation):
+        kernel: str = "dense"
 
-    def operator(self, scores):
-        with so.config(kernel=self.kernel):
-            return super().operator(scores)
+        def operator(self, scores):
+            with so.config(kernel=self.kernel):
+                return super().operator(scores)
+
+    return Via
 
 
 # So that a few items make several tiles.
@@ -34,19 +37,24 @@ tiled.TILE = 16
 
 # Further settings of a relaxation that deserve a run of their own.
 VARIANTS = {
+    "FastSoftRank": [{"epsilon": 3.0, "regularization": "kl"}],
+    "FastSoftSort": [{"regularization": "kl"}],
     "SoftSort": [
         {"metric": "square"},
         {"metric": 0.5},
         {"metric": 1.5},
         {"tau": 0.3, "metric": bent},
-    ]
+    ],
 }
-KERNELS = [
-    {"kernel": "portable"},
-    {"kernel": "portable", "metric": "square"},
-    {"kernel": "tiled", "metric": 1.5},
-    {"kernel": "dense"},
-]
+KERNELS = {
+    "NeuralSort": [{"kernel": "tiled"}, {"kernel": "dense"}],
+    "SoftSort": [
+        {"kernel": "portable"},
+        {"kernel": "portable", "metric": "square"},
+        {"kernel": "tiled", "metric": 1.5},
+        {"kernel": "dense"},
+    ],
+}
 
 
 def _name(settings):
@@ -60,15 +68,27 @@ def every_relaxation():
             yield pytest.param(
                 getattr(relaxations, name)(**settings), id=f"{name}({_name(settings)})"
             )
-    for settings in KERNELS:
-        yield pytest.param(Via(**settings), id=f"SoftSort({_name(settings)})")
+    for name, variants in KERNELS.items():
+        by_kernel = via(getattr(relaxations, name))
+        for settings in variants:
+            yield pytest.param(by_kernel(**settings), id=f"{name}({_name(settings)})")
 
 
 RELAXATIONS = list(every_relaxation())
 
 
 # The field that makes a relaxation hard as it goes to 0; None for one that has none.
-TEMPERATURE = {"SoftSort": "tau", "Via": "tau"}
+TEMPERATURE = {
+    "ApproximateRank": "tau",
+    "FastSoftRank": "epsilon",
+    "FastSoftSort": "epsilon",
+    "NeuralSort": "tau",
+    "OptimalTransportSort": "epsilon",
+    "Sinkhorn": "tau",
+    "SoftRank": "tau",
+    "SoftSort": "tau",
+    "Via": "tau",
+}
 
 
 def cold(how, temperature=1e-9):
@@ -76,9 +96,19 @@ def cold(how, temperature=1e-9):
     return dataclasses.replace(how, **{TEMPERATURE[type(how).__name__]: temperature})
 
 
+def short(how):
+    """Return the same relaxation with few iterations, if it has any: each is compiled anew."""
+    return dataclasses.replace(how, iterations=3) if hasattr(how, "iterations") else how
+
+
 def with_tau(how, tau):
-    """Return the same relaxation at another tau."""
-    return dataclasses.replace(how, tau=tau)
+    """Return the same relaxation at another temperature."""
+    return cold(how, tau)
+
+
+def soften(x, how, **arguments):
+    """Return the sorted values, or the ranks if a relaxation has no more."""
+    return (so.sort if offers(how, "sort") else so.rank)(x, how, **arguments)
 
 
 # What comes out, by item or by position, has the length of what went in.
@@ -146,6 +176,9 @@ def few_pairs():
 
 
 WITH_MATRIX = [how for how in RELAXATIONS if hasattr(how.values[0], "permutation")]
-WITH_TAU = [how for how in RELAXATIONS if hasattr(how.values[0], "tau")]
-WITH_LIMIT = [how for how in RELAXATIONS if TEMPERATURE[type(how.values[0]).__name__]]
+# Sinkhorn takes a matrix, and none of the operations.
+OF_SCORES = [
+    how for how in RELAXATIONS if offers(how.values[0], "sort") or offers(how.values[0], "rank")
+]
+WITH_LIMIT = [how for how in OF_SCORES if TEMPERATURE[type(how.values[0]).__name__]]
 EVERY_PAIR = pairs(OPERATIONS)

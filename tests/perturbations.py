@@ -3,8 +3,18 @@
 import dataclasses
 import functools
 
-from softorder.kernels import dense, hard, native, scan, scores, tiled
-from softorder.relaxations import softsort
+import numpy
+
+from softorder import permutation, plackett_luce
+from softorder.kernels import balance, contests, dense, hard, isotonic, native, scan, scores, tiled
+from softorder.relaxations import (
+    approximate_rank,
+    fast_soft,
+    neuralsort,
+    optimal_transport,
+    softrank,
+    softsort,
+)
 from softorder.torch import _autograd, _wiring
 
 SIZE = 1e-3
@@ -76,6 +86,39 @@ def _native_sort():
     _autograd._sort = changed
 
 
+def _narrower(reach):
+    """Leave out the outer nine tenths of the band, where weights are below about 1e-3."""
+    if reach is None:
+        return None
+    first, last = reach
+    own = numpy.arange(len(first))
+    return own - (own - first) // 10, own + (last - own) // 10
+
+
+def _forgotten(y):
+    """Begin at zero: a start that is a little off is mended by the iterations."""
+    return 0.0 * y
+
+
+def _unpooled(first):
+    """Take the last item of all out of its pool."""
+    changed = first.clone() if hasattr(first, "clone") else first.copy()
+    if first.shape[-1] > 1:
+        changed[..., -1] = first.shape[-1] - 1
+    return changed
+
+
+def _wrong_step(result):
+    """Forget how the steps of Newton's method depend on the matrix."""
+    step, slope = result
+    return (step.detach() if hasattr(step, "detach") else step), slope
+
+
+def _after_wiring(name, change):
+    original = getattr(_wiring.TORCH, name)
+    _replace_wiring(name, lambda *args: change(original(*args)))()
+
+
 def _scaled_gate(gradients):
     to_gate, to_v = gradients
     return to_gate * (1 + SIZE), to_v
@@ -84,24 +127,80 @@ def _scaled_gate(gradients):
 # Where the arguments of `backward` hold the gradients: after the given, the values and g.
 TO_SCORES, TO_VALUES, TO_SCALE = 3, 4, 5
 
+OF_A_PRODUCT = {
+    "sort_scores": ("sort_scores", "forward", 2),
+    "sort_scores_gradient": ("sort_scores", "backward", TO_SCORES),
+    "sort_scores_tau": ("sort_scores", "backward", TO_SCALE),
+    "apply": ("apply", "forward", 2),
+    "apply_scores": ("apply", "backward", TO_SCORES),
+    "apply_values": ("apply", "backward", TO_VALUES),
+    "apply_tau": ("apply", "backward", TO_SCALE),
+    "transposed": ("apply_transposed", "forward", 2),
+    "transposed_scores": ("apply_transposed", "backward", TO_SCORES),
+    "transposed_values": ("apply_transposed", "backward", TO_VALUES),
+    "transposed_tau": ("apply_transposed", "backward", TO_SCALE),
+    "log_z": ("log_z", "forward", 2),
+    "log_z_gradient": ("log_z", "backward", TO_SCORES),
+    "log_z_tau": ("log_z", "backward", TO_SCALE),
+}
 NATIVE = {
     "native_sort": _native_sort,
-    "native_sort_scores": _native("sort_scores", "forward", 2),
-    "native_sort_scores_gradient": _native("sort_scores", "backward", TO_SCORES),
-    "native_sort_scores_tau": _native("sort_scores", "backward", TO_SCALE),
-    "native_apply": _native("apply", "forward", 2),
-    "native_apply_scores": _native("apply", "backward", TO_SCORES),
-    "native_apply_values": _native("apply", "backward", TO_VALUES),
-    "native_apply_tau": _native("apply", "backward", TO_SCALE),
-    "native_transposed": _native("apply_transposed", "forward", 2),
-    "native_transposed_scores": _native("apply_transposed", "backward", TO_SCORES),
-    "native_transposed_values": _native("apply_transposed", "backward", TO_VALUES),
-    "native_transposed_tau": _native("apply_transposed", "backward", TO_SCALE),
-    "native_log_z": _native("log_z", "forward", 2),
-    "native_log_z_gradient": _native("log_z", "backward", TO_SCORES),
-    "native_log_z_tau": _native("log_z", "backward", TO_SCALE),
+    **{f"native_{name}": _native(*place) for name, place in OF_A_PRODUCT.items()},
+    **{
+        f"native_neuralsort_{name}": _native(f"neuralsort_{kind}", *place)
+        for name, (kind, *place) in OF_A_PRODUCT.items()
+    },
+}
+# By the test file that should notice.
+BY_FILE = {
+    "approximate_rank": {
+        "ranks": _after(approximate_rank, "expected_ranks", _scaled),
+        "ranks_gradient": _after(approximate_rank, "expected_ranks", _wrong_slope),
+    },
+    "softrank": {
+        "ranks": _after(softrank, "expected_ranks", _scaled),
+        "ranks_gradient": _after(softrank, "expected_ranks", _wrong_slope),
+        "differences": _after(contests._Contests, "differences", _scaled),
+        # Not scaled: a distribution is normalised afterwards.
+        "losses": _after(contests, "_count_losses", _shifted),
+        "losses_gradient": _after(contests, "_place", _wrong_slope),
+        "normal_cdf": lambda: _after_wiring("normal_cdf", _scaled),
+    },
+    "fast_soft": {
+        "values": _after(fast_soft.FastSoftSort, "values", _scaled),
+        "values_gradient": _after(fast_soft.FastSoftSort, "values", _wrong_slope),
+        "ranks": _after(fast_soft.FastSoftRank, "ranks", _scaled),
+        "ranks_gradient": _after(fast_soft.FastSoftRank, "ranks", _wrong_slope),
+        "pools": _after(fast_soft._Pool, "find", _unpooled),
+    },
+    "isotonic": {
+        "pool_l2": _after(isotonic, "pool_l2", _unpooled),
+        "pool_kl": _after(isotonic, "pool_kl", _unpooled),
+        "portable": _after(isotonic, "pool_portable", _unpooled),
+    },
+    "sinkhorn": {
+        "columns": _after(balance.Balance, "_columns", _scaled),
+        "rows": _after(balance.Balance, "_rows", _scaled),
+        "log_matrix": _after(balance.Balance, "_log_matrix", _shifted),
+        "gradient": _after(balance.Balance, "_log_matrix", _wrong_slope),
+        "newton": _after(balance.Balance, "_newton", _wrong_step),
+        "marginal_error": _after(permutation.SoftPermutation, "marginal_error", _shifted),
+    },
+    "optimal_transport": {
+        "scaling": _after(optimal_transport._Transport, "_standardized", _scaled),
+        "targets": _after(optimal_transport._Transport, "_targets", _scaled),
+        "start": _after(optimal_transport._Transport, "start", _forgotten),
+        "groups": _after(dense.Grouped, "apply", _scaled),
+        "groups_transposed": _after(dense.Grouped, "apply_transposed", _scaled),
+    },
+    "plackett_luce": {
+        "log_prob": _after(plackett_luce.PlackettLuce, "_log_prob", _scaled),
+        "log_prob_gradient": _after(plackett_luce.PlackettLuce, "_log_prob", _wrong_slope),
+        "logsumexp": lambda: _after_wiring("cumulative_logsumexp", _scaled),
+    },
 }
 PERTURBATIONS = {
+    **{f"{file}.{name}": p for file, some in BY_FILE.items() for name, p in some.items()},
     **(NATIVE if native.is_built() else {}),
     "scan_means": _after(scan.Recurrence, "means", _scaled),
     "scan_spread": _after(scan.Recurrence, "spread", _scaled),
@@ -114,6 +213,9 @@ PERTURBATIONS = {
     "tiled_transposed": _after(tiled.Tiled, "apply_transposed", _scaled),
     "tiled_log_prob": _after(tiled.Tiled, "log_prob", _scaled),
     "tiled_entropy": _after(tiled.Tiled, "entropy", _scaled),
+    "tiled_reach": _after(tiled.Tiled, "_find_reach", _narrower),
+    "neuralsort_cost": _after(neuralsort, "_cost", _scaled),
+    "neuralsort_cost_gradient": _after(neuralsort, "_cost", _wrong_slope),
     "log_rows": _after(dense.RowSoftmax, "log_rows", _shifted),
     "rows": _after(dense.RowSoftmax, "rows", _scaled),
     "apply": _after(dense.RowSoftmax, "apply", _scaled),

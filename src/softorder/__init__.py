@@ -21,20 +21,47 @@ from softorder.ops import (
     topk_mask,
 )
 from softorder.permutation import SoftPermutation, TransposedPermutation
-from softorder.relaxations import SoftSort
-from softorder.relaxations.base import PermutationRelaxation, Relaxation
+from softorder.plackett_luce import PlackettLuce
+from softorder.relaxations import (
+    ApproximateRank,
+    FastSoftRank,
+    FastSoftSort,
+    NeuralSort,
+    OptimalTransportSort,
+    Sinkhorn,
+    SoftRank,
+    SoftSort,
+)
+from softorder.relaxations.base import (
+    PermutationRelaxation,
+    RankRelaxation,
+    Relaxation,
+    SortRelaxation,
+)
+from softorder.relaxations.sinkhorn import gumbel_sinkhorn
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ApproximateRank",
+    "FastSoftRank",
+    "FastSoftSort",
+    "NeuralSort",
+    "OptimalTransportSort",
     "PermutationRelaxation",
+    "PlackettLuce",
+    "RankRelaxation",
     "Relaxation",
+    "Sinkhorn",
     "SoftPermutation",
+    "SoftRank",
     "SoftSort",
+    "SortRelaxation",
     "TransposedPermutation",
     "argsort",
     "as_relaxation",
     "config",
+    "gumbel_sinkhorn",
     "knn",
     "median",
     "quantile",

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 
 import array_api_compat.numpy
 import numpy
+import scipy.special
 
 from softorder import _checks
 
@@ -95,6 +96,16 @@ class Wiring:
         is_plain: Whether the native kernel can read these arrays and its derivatives will do
             (no forward mode, no vmap).
         version: How often an array was changed in place; None where that is not counted.
+        logsumexp: `(x, axis)` gives log(sum(exp(x))); x may hold -inf.
+        cumulative_sum: `(x, axis)` as in the standard, in a form that a compiler can trace.
+        normal_cdf: The distribution function of the standard normal distribution.
+        host: `(function, x)` calls a function of `kernels.host`, which maps a NumPy array
+            (..., k, n) of float64 to indices (..., n), on whatever array or tracer x is.
+        gumbel: `(shape, like, generator)` draws standard Gumbel noise, finite, in the dtype
+            (float32 or float64) and on the device of `like`; the generator is the framework's own
+            kind, or None.
+        cumulative_logsumexp: `(x, axis)` gives log(exp(x_0) + ... + exp(x_i)) at i, for x that may
+            hold -inf; differentiable any number of times.
     """
 
     name: str
@@ -109,6 +120,12 @@ class Wiring:
     checkpoint: Callable[..., Array]
     is_plain: Callable[..., bool]
     version: Callable[[Array], int | None]
+    logsumexp: Callable[[Array, int], Array]
+    cumulative_sum: Callable[[Array, int], Array]
+    normal_cdf: Callable[[Array], Array]
+    host: Callable[[Callable[[numpy.ndarray], numpy.ndarray], Array], Array]
+    gumbel: Callable[[tuple[int, ...], Array, Any], Array]
+    cumulative_logsumexp: Callable[[Array, int], Array]
     scan: Callable[[Array, Array], Array] | None = None
     native: NativeProducts | None = None
 
@@ -116,7 +133,8 @@ class Wiring:
 def _numpy_add_along_axis(x: numpy.ndarray, index: numpy.ndarray, n: int) -> numpy.ndarray:
     batch = numpy.broadcast_shapes(x.shape[:-2], index.shape[:-1])
     total = numpy.zeros((math.prod(batch), n, x.shape[-1]), dtype=x.dtype)
-    index = numpy.broadcast_to(index, (*batch, index.shape[-1])).reshape(len(total), -1)
+    index = numpy.broadcast_to(index, (*batch, index.shape[-1]))
+    index = index.reshape(len(total), index.shape[-1])
     x = numpy.broadcast_to(x, (*batch, *x.shape[-2:])).reshape(*index.shape, x.shape[-1])
     numpy.add.at(total, (numpy.arange(len(total))[:, None], index), x)
     return total.reshape(*batch, n, x.shape[-1])
@@ -126,6 +144,19 @@ def _numpy_is_plain(*arrays: Any) -> bool:
     # Not other byte orders, and not longdouble.
     plain = (numpy.dtype(numpy.float32), numpy.dtype(numpy.float64))
     return all(x.dtype in plain for x in arrays if isinstance(x, numpy.ndarray))
+
+
+def _numpy_gumbel(shape: tuple[int, ...], like: numpy.ndarray, generator: Any) -> numpy.ndarray:
+    _checks.check_generator(generator, numpy.random.Generator, "numpy.random.default_rng(0)")
+    source = numpy.random.default_rng() if generator is None else generator
+    # NumPy draws again where the logarithm of 0 would be taken.
+    return numpy.asarray(source.gumbel(size=shape), dtype=like.dtype)
+
+
+def _numpy_cumulative_logsumexp(x: numpy.ndarray, axis: int) -> numpy.ndarray:
+    # It warns of a NaN, which is as it should be.
+    with numpy.errstate(invalid="ignore"):
+        return numpy.logaddexp.accumulate(x, axis=axis)
 
 
 NUMPY = Wiring(
@@ -141,6 +172,12 @@ NUMPY = Wiring(
     checkpoint=lambda function, *arrays: function(*arrays),
     is_plain=_numpy_is_plain,
     version=lambda x: None,
+    logsumexp=scipy.special.logsumexp,
+    cumulative_sum=numpy.cumsum,
+    normal_cdf=scipy.special.ndtr,
+    host=lambda function, x: function(x),
+    gumbel=_numpy_gumbel,
+    cumulative_logsumexp=_numpy_cumulative_logsumexp,
 )
 
 

@@ -185,21 +185,21 @@ def check_choice(value: str, choices: Mapping[str, Choice], name: str, fix: str)
     return choices[value]
 
 
-def check_temperature_shape(shape: Sequence[int], batch: Sequence[int]) -> None:
+def check_temperature_shape(shape: Sequence[int], batch: Sequence[int], name: str = "tau") -> None:
     check_broadcasts(
         shape,
         batch,
-        "a tensor tau has one value per batch row: its shape",
-        "The batch shape is the scores' shape without dim; reshape tau, or pass a number.",
+        f"a tensor {name} has one value per batch row: its shape",
+        f"The batch shape is the scores' shape without dim; reshape {name}, or pass a number.",
     )
 
 
-def check_temperatures(xp: Any, tau: Any, smallest: float) -> None:
+def check_temperatures(xp: Any, tau: Any, smallest: float, name: str = "tau") -> None:
     """Check temperatures that are in the scores' dtype, whose least normal number is `smallest`."""
     if not bool(xp.all((tau > 0) & xp.isfinite(tau))):
-        raise ValueError(message("every tau must be positive and finite", tau, _HARD))
+        raise ValueError(message(f"every {name} must be positive and finite", tau, _HARD))
     if not bool(xp.all(tau >= smallest)):
-        raise ValueError(message(f"every tau must be at least {smallest:.3g} here", tau, _HARD))
+        raise ValueError(message(f"every {name} must be at least {smallest:.3g} here", tau, _HARD))
 
 
 def check_count(k: Any, n: int, name: str = "k") -> int:
@@ -379,6 +379,34 @@ def check_points(xp: Any, query: Any, neighbors: Any) -> None:
         )
 
 
+def check_targets(targets: Any) -> None:
+    """Check that targets are None, a number of them, or quantiles in [0, 1]."""
+    fix = "Pass how many, such as 20, or quantiles such as [0.25, 0.75]."
+    if targets is None:
+        return
+    if isinstance(targets, int) and not isinstance(targets, bool):
+        if targets < 1:
+            raise ValueError(message("the number of targets must be at least 1", targets, fix))
+        return
+    if isinstance(targets, str) or not isinstance(targets, Sequence):
+        raise TypeError(
+            message("targets must be an integer or a sequence of quantiles", describe(targets), fix)
+        )
+    if not targets or not all(isinstance(q, REAL) and 0 <= float(q) <= 1 for q in targets):
+        raise ValueError(message("targets must be quantiles in [0, 1]", targets, fix))
+
+
+def check_square(shape: Sequence[int]) -> None:
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise ValueError(
+            message(
+                "matrix must have the shape (..., n, n)",
+                f"shape {tuple(shape)}",
+                "Positions are its rows, items its columns; as many of each.",
+            )
+        )
+
+
 def check_labels(xp: Any, labels: Any, neighbors: Sequence[int]) -> None:
     """Check labels for neighbors of the shape (..., m)."""
     if not xp.isdtype(labels.dtype, "integral"):
@@ -423,3 +451,69 @@ def count_classes(xp: Any, labels: Any, num_classes: Any, concrete: bool) -> int
             )
         )
     return classes
+
+
+def check_generator(generator: Any, kind: type, example: str) -> None:
+    """Check a source of random numbers: None, or of the framework's own kind."""
+    if generator is not None and not isinstance(generator, kind):
+        raise TypeError(
+            message(
+                f"generator must be None or of the kind of {example} for these scores",
+                describe(generator),
+                f"Pass for example generator={example}.",
+            )
+        )
+
+
+def check_sample_shape(shape: Any) -> tuple[int, ...]:
+    """Return the shape of a batch of draws as a tuple."""
+    try:
+        sizes = tuple(operator.index(size) for size in shape)
+    except TypeError:
+        raise TypeError(
+            message(
+                "the shape of a sample must be a sequence of integers",
+                describe(shape),
+                "Pass for example (1000,); () is a single draw.",
+            )
+        ) from None
+    if any(size < 0 for size in sizes):
+        raise ValueError(
+            message("the shape of a sample must not be negative", sizes, "Pass 0 or more.")
+        )
+    return sizes
+
+
+def check_sample_count(samples: Any) -> int:
+    try:
+        count = operator.index(samples)
+    except TypeError:
+        raise TypeError(
+            message("samples must be an integer", describe(samples), "Pass for example 1000.")
+        ) from None
+    if count < 1:
+        raise ValueError(message("samples must be at least 1", count, "Pass for example 1000."))
+    return count
+
+
+def check_comparable(other: Any, kind: type) -> None:
+    """Check the other side of a divergence."""
+    if not isinstance(other, kind):
+        raise TypeError(
+            message(
+                f"other must be a {kind.__name__}",
+                describe(other),
+                f"Wrap its log-weights: {kind.__name__}(scores).",
+            )
+        )
+
+
+def check_item_counts(n: int, other: int) -> None:
+    if n != other:
+        raise ValueError(
+            message(
+                f"other must order the same number of items, {n}",
+                other,
+                "Check the scores and dim= of both.",
+            )
+        )

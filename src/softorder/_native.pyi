@@ -13,6 +13,7 @@ def apply(
     v: Any,
     y: Any,
     log_z: Any,
+    kept: Any = None,
 ) -> None: ...
 def apply_backward(
     sorted: Any,
@@ -27,6 +28,7 @@ def apply_backward(
     to_scores: Any,
     to_v: Any,
     to_scale: Any,
+    kept: Any = None,
 ) -> None: ...
 def apply_transposed(
     sorted: Any,
@@ -51,4 +53,56 @@ def apply_transposed_backward(
     to_u: Any,
     to_scale: Any,
 ) -> None: ...
+def neuralsort_apply(
+    sorted: Any,
+    order: Any,
+    counts: Any,
+    scale: Any,
+    terms: Any,
+    threads: int,
+    v: Any,
+    y: Any,
+    log_z: Any,
+    kept: Any = None,
+) -> None: ...
+def neuralsort_apply_backward(
+    sorted: Any,
+    order: Any,
+    counts: Any,
+    scale: Any,
+    terms: Any,
+    threads: int,
+    v: Any,
+    g_y: Any,
+    g_z: Any,
+    to_scores: Any,
+    to_v: Any,
+    to_scale: Any,
+    kept: Any = None,
+) -> None: ...
+def neuralsort_apply_transposed(
+    sorted: Any,
+    order: Any,
+    counts: Any,
+    scale: Any,
+    terms: Any,
+    threads: int,
+    u: Any,
+    w: Any,
+) -> None: ...
+def neuralsort_apply_transposed_backward(
+    sorted: Any,
+    order: Any,
+    counts: Any,
+    scale: Any,
+    terms: Any,
+    threads: int,
+    u: Any,
+    g: Any,
+    to_scores: Any,
+    to_u: Any,
+    to_scale: Any,
+) -> None: ...
+def pool_l2(x: Any, first: Any, threads: int) -> None: ...
+def pool_kl(x: Any, first: Any, threads: int) -> None: ...
 def instruction_set() -> str: ...

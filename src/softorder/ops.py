@@ -68,6 +68,8 @@ def sort(
     relaxation = as_relaxation(how)
     if by is None and hasattr(relaxation, "sort"):
         return relaxation.sort(x, dim=dim, descending=descending, mask=mask)
+    if by is None and not hasattr(relaxation, "permutation"):
+        raise TypeError(_not_offered(relaxation, "sorted values", ["sort", "permutation"]))
     if by is None:
         P = _permutation(relaxation, x, dim, mask)
         return (P if descending else P.flip()).sort_scores()
@@ -144,6 +146,8 @@ def rank(
     relaxation = as_relaxation(how)
     if hasattr(relaxation, "rank"):
         return relaxation.rank(x, dim=dim, descending=descending, mask=mask)
+    if not hasattr(relaxation, "permutation"):
+        raise TypeError(_not_offered(relaxation, "ranks", ["rank", "permutation"]))
     P = _permutation(relaxation, x, dim, mask)
     xp = wiring_of(x=x).xp
     position = xp.astype(arange_like(xp, x.shape[dim], x) + 1, widen(xp, x).dtype)
@@ -435,19 +439,23 @@ def as_relaxation(how: How) -> Any:
 
 def _permutation(relaxation: Any, scores: Array, dim: int, mask: Array | None) -> SoftPermutation:
     if not hasattr(relaxation, "permutation"):
-        able = [
-            name
-            for name in relaxations.__all__
-            if hasattr(getattr(relaxations, name), "permutation")
-        ]
-        raise TypeError(
-            _checks.message(
-                "this operation needs a relaxation that has a permutation matrix",
-                f"{type(relaxation).__name__}, which has none",
-                f"Use one of these: {', '.join(able)}.",
-            )
-        )
+        raise TypeError(_not_offered(relaxation, "a permutation matrix", ["permutation"]))
     return relaxation.permutation(scores, dim=dim, mask=mask)
+
+
+def _not_offered(relaxation: Any, what: str, methods: list[str]) -> str:
+    """Say that a relaxation lacks what an operation needs, and which ones have it."""
+    able = [
+        name
+        for name in relaxations.__all__
+        if any(hasattr(getattr(relaxations, name), method) for method in methods)
+    ]
+    hint = f" {relaxation.hint}" if relaxation.hint else ""
+    return _checks.message(
+        f"this operation needs a relaxation that has {what}",
+        f"{type(relaxation).__name__}, which has none",
+        f"Use one of these: {', '.join(able)}.{hint}",
+    )
 
 
 def _key_dim(dim: int, ndim: int, key_ndim: int) -> int:

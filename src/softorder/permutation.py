@@ -234,6 +234,31 @@ class SoftPermutation(_MatrixLike):
         """Return the entropy of each row (in nats), along the scores' own `dim`; 0 when hard."""
         return self._along_dim(self._cast(self._operator.entropy()))
 
+    def marginal_error(self) -> Array:
+        """Return how far P is from doubly stochastic: the largest error of a row or column sum.
+
+        Returns:
+            The batch shape; 0 for an exact permutation. Rows sum to 1 by construction, so that this
+            is the error of the columns, and for `Sinkhorn` and `OptimalTransportSort` what their
+            iterations left.
+
+        Example:
+            >>> import numpy as np
+            >>> import softorder as so
+            >>> float(so.SoftSort(1.0)(np.array([2.0, 5.0, 4.0])).marginal_error().round(2))
+            0.04
+        """
+        xp, valid = self._operator.wiring.xp, self._operator.valid
+        ones = xp.ones(self._operator.shape, dtype=self._wide_dtype, device=self._scores.device)
+        items = ones if valid is None else xp.where(valid, ones, 0.0)
+        positions = self._keep_positions(ones[..., None])
+        rows = self._operator.apply(items[..., None]) - positions
+        columns = self._operator.apply_transposed(positions) - items[..., None]
+        errors = xp.concat(
+            [xp.abs(rows), xp.abs(columns), xp.zeros_like(rows[..., :1, :])], axis=-2
+        )
+        return self._cast(xp.max(errors, axis=(-2, -1)))
+
     def hard(self) -> SoftPermutation:
         """Return the exact permutation as a SoftPermutation; stable at ties, masked items last."""
         return self._with(Hard(self._operator, self._wide_dtype))

@@ -7,16 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from softorder import _checks
-from softorder._array import Array
+from softorder._array import Array, take_along
 from softorder._config import chosen_kernel
 from softorder.kernels import native
-from softorder.kernels.dense import RowSoftmax
+from softorder.kernels.dense import RowSoftmax, bounded_power
 from softorder.kernels.exponentials import BY_POWER
 from softorder.kernels.native import NativeScan
+from softorder.kernels.native_rows import Formula, NativeRows
 from softorder.kernels.operator import Operator
 from softorder.kernels.scan import Scan
 from softorder.kernels.scores import SortedScores
-from softorder.kernels.tiled import Tiled
+from softorder.kernels.tiled import Closeness, Tiled
 
 Metric = float | Callable[[Any, Any], Any]
 
@@ -42,34 +43,84 @@ def automatic(scores: SortedScores, metric: Metric) -> str:
     is_scan = not callable(metric) and metric in BY_POWER
     if is_scan and native.is_built() and _is_on_cpu(scores):
         return "native"
-    n = scores.shape[-1]
-    if math.prod(scores.shape) * n <= DENSE_ENTRIES:
+    if _is_small(scores):
         return "dense"
     return "portable" if is_scan else "tiled"
+
+
+def choose_rows(
+    formula: Formula, scores: SortedScores, tau: Any, native_prefix: str | None = None
+) -> Operator:
+    """Return the operator of rows that are softmaxes.
+
+    Args:
+        formula: What the rows are.
+        scores: The sorted scores.
+        tau: As in `Formula`.
+        native_prefix: What its products in `native.PRODUCTS` begin with; None if it has none.
+    """
+    name = chosen_kernel() or _automatic_rows(scores, native_prefix)
+    if name == "portable" or (name == "native" and native_prefix is None):
+        raise ValueError(
+            _checks.message(
+                f'kernel="{name}" serves {_SERVED[name]}',
+                "another relaxation",
+                'Use kernel="tiled" or kernel="dense" for it, or leave the choice to softorder.',
+            )
+        )
+    if name == "native":
+        _check_native(scores, instead="tiled")
+        return NativeRows(scores, tau, str(native_prefix), formula, _dense_or_tiled)
+    return _ROW_KERNELS[name](*formula(scores, tau))
+
+
+_SERVED = {
+    "native": 'SoftSort with metric="abs" and metric="square", and NeuralSort',
+    "portable": 'SoftSort with metric="abs" and metric="square"',
+}
+_ROW_KERNELS = {"tiled": Tiled, "dense": lambda dense, closeness: dense}
+
+
+def _automatic_rows(scores: SortedScores, native_prefix: str | None) -> str:
+    if native_prefix is not None and native.is_built() and _is_on_cpu(scores):
+        return "native"
+    return "dense" if _is_small(scores) else "tiled"
+
+
+def _dense_or_tiled(dense: RowSoftmax, closeness: Closeness) -> Operator:
+    return _ROW_KERNELS[_automatic_rows(dense.scores, None)](dense, closeness)
+
+
+def _is_small(scores: SortedScores) -> bool:
+    return math.prod(scores.shape) * scores.shape[-1] <= DENSE_ENTRIES
 
 
 def _is_on_cpu(scores: SortedScores) -> bool:
     return str(scores.device) == "cpu"
 
 
-def _native(dense: RowSoftmax, tau: Any, metric: Metric) -> Operator:
+def _check_native(scores: SortedScores, instead: str) -> None:
     if not native.is_built():
         raise RuntimeError(
             _checks.message(
                 'kernel="native" needs the compiled extension softorder._native',
                 "an installation without it",
                 "Reinstall softorder with a C++ compiler and without SOFTORDER_NATIVE=0, or use "
-                'kernel="portable".',
+                f'kernel="{instead}".',
             )
         )
-    if not _is_on_cpu(dense.scores):
+    if not _is_on_cpu(scores):
         raise ValueError(
             _checks.message(
                 'kernel="native" serves arrays on the CPU',
-                f"scores on {dense.scores.device}",
-                'Use kernel="portable" there.',
+                f"scores on {scores.device}",
+                f'Use kernel="{instead}" there.',
             )
         )
+
+
+def _native(dense: RowSoftmax, tau: Any, metric: Metric) -> Operator:
+    _check_native(dense.scores, instead="portable")
     return _scan(NativeScan, "native", dense, tau, metric)
 
 
@@ -93,17 +144,15 @@ def _scan(kind: type[Scan], name: str, dense: RowSoftmax, tau: Any, metric: Metr
 def _tiled(dense: RowSoftmax, tau: Any, metric: Metric) -> Operator:
     if callable(metric):
         return Tiled(dense)
+    wiring, scores = dense.wiring, dense.scores
+    row = tau if isinstance(tau, float) else tau[..., 0]
 
-    def radius(scores: SortedScores) -> float | None:
-        largest = _largest(dense, tau)
-        if largest is None:
-            return None
-        # exp of less than this is 0 in the dtype that the rows are computed in.
-        info = scores.wiring.xp.finfo(scores.dtype)
-        lowest = -math.log(float(info.smallest_normal) * float(info.eps)) + 1
-        return (lowest * largest) ** (1 / metric)
+    def closeness(place: Array) -> Array:
+        x = scores.positions
+        step = x - take_along(wiring, x, place, axis=-1)
+        return -bounded_power(wiring.xp, step, metric) / row
 
-    return Tiled(dense, radius)
+    return Tiled(dense, closeness)
 
 
 def _dense(dense: RowSoftmax, tau: Any, metric: Metric) -> Operator:
@@ -119,15 +168,3 @@ def _root(dense: RowSoftmax, tau: Any, power: float) -> Any:
         return tau ** (1 / power)
     scale: Array = tau[..., 0]
     return scale if power == 1 else dense.wiring.xp.sqrt(scale)
-
-
-def _largest(dense: RowSoftmax, tau: Any) -> float | None:
-    """Return the largest temperature; None if it cannot be looked at, or the scores cannot."""
-    wiring = dense.wiring
-    if not wiring.is_concrete(dense.scores.scores):
-        return None
-    if isinstance(tau, float):
-        return tau
-    if not wiring.is_concrete(tau) or math.prod(tau.shape) == 0:
-        return None
-    return float(wiring.xp.max(wiring.stop_gradient(tau)))

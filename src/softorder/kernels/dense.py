@@ -6,16 +6,48 @@ Every other kernel is compared with this one, and this one with the oracle in te
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 from softorder import _checks
-from softorder._array import Array, Wiring, any_infinite, take_along
+from softorder._array import Array, Wiring, any_infinite, arange_like, count_valid, take_along
 from softorder.kernels.operator import Operator
 from softorder.kernels.scores import MASKED, SortedScores, pick
 
 
-class RowSoftmax(Operator):
+class Rows(Operator):
+    """P that can give its rows: everything else follows from them."""
+
+    @abstractmethod
+    def log_rows(self, rows: Array | None = None) -> Array: ...
+
+    def rows(self, rows: Array | None = None) -> Array:
+        return self.wiring.xp.exp(self.log_rows(rows))
+
+    def apply(self, v: Array, rows: Array | None = None) -> Array:
+        return multiply(self.wiring, self.rows(rows), v)
+
+    def apply_transposed(self, u: Array, rows: Array | None = None) -> Array:
+        return multiply(self.wiring, self.wiring.xp.matrix_transpose(self.rows(rows)), u)
+
+    def log_prob(self, permutation: Array) -> Array:
+        xp = self.wiring.xp
+        log_p = take_along(self.wiring, self.log_rows(), permutation[..., :, None], axis=-1)[..., 0]
+        if self.valid is not None:
+            place = arange_like(xp, log_p.shape[-1], log_p)
+            log_p = xp.where(place < count_valid(xp, self.valid), log_p, 0.0)
+        return xp.sum(log_p, axis=-1)
+
+    def entropy(self, rows: Array | None = None) -> Array:
+        xp = self.wiring.xp
+        log_p = self.log_rows(rows)
+        # Where p underflows to 0, so does p log p; where log p is -inf the product would be NaN.
+        p = xp.exp(log_p)
+        return 0.0 - xp.sum(p * xp.where(p == 0, 0.0, log_p), axis=-1)
+
+
+class RowSoftmax(Rows):
     """P whose rows are softmaxes: P[i] = softmax(logits_i), within the blocks of the scores."""
 
     def __init__(
@@ -51,26 +83,74 @@ class RowSoftmax(Operator):
         padding = pick(self.wiring, self.scores.position_block, rows)[..., :, None] == MASKED
         return log_softmax(self.wiring, logits, padding)
 
-    def rows(self, rows: Array | None = None) -> Array:
-        return self.wiring.xp.exp(self.log_rows(rows))
+
+class Explicit(Rows):
+    """P that is only known as a whole: its logarithm is computed once, when it is asked for."""
+
+    def __init__(self, scores: SortedScores, log_matrix: Callable[[], Array]) -> None:
+        """Hold the matrix.
+
+        Args:
+            scores: The sorted scores.
+            log_matrix: Gives log P, (..., n, n), in any dtype.
+        """
+        self.wiring = scores.wiring
+        self.valid = scores.valid
+        self.scores = scores
+        self._make = log_matrix
+        self._log_matrix: Array | None = None
+
+    @property
+    def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.scores.order
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.scores.shape
+
+    def sorted(self) -> Array:
+        return self.scores.sorted()
+
+    def log_rows(self, rows: Array | None = None) -> Array:
+        if rows is None:
+            return self.log_matrix
+        return take_along(self.wiring, self.log_matrix, rows[..., :, None], axis=-2)
+
+    @property
+    def log_matrix(self) -> Array:
+        if self._log_matrix is None:
+            self._log_matrix = self._make()
+        return self._log_matrix
+
+
+class Grouped(Explicit):
+    """P with neighbouring positions in groups: all rows of a group are the same."""
+
+    def __init__(self, scores: SortedScores, group: Array, log_matrix: Callable[[], Array]) -> None:
+        """Hold the rows of the groups.
+
+        Args:
+            scores: The sorted scores.
+            group: (..., n) the number of each position's group.
+            log_matrix: Gives the logarithm of the rows, (..., groups, n).
+        """
+        super().__init__(scores, log_matrix)
+        self.group = group
+
+    def log_rows(self, rows: Array | None = None) -> Array:
+        return super().log_rows(pick(self.wiring, self.group, rows))
 
     def apply(self, v: Array, rows: Array | None = None) -> Array:
-        return multiply(self.wiring, self.rows(rows), v)
+        y = multiply(self.wiring, self.wiring.xp.exp(self.log_matrix), v)
+        return take_along(
+            self.wiring, y, pick(self.wiring, self.group, rows)[..., :, None], axis=-2
+        )
 
     def apply_transposed(self, u: Array, rows: Array | None = None) -> Array:
-        return multiply(self.wiring, self.wiring.xp.matrix_transpose(self.rows(rows)), u)
-
-    def log_prob(self, permutation: Array) -> Array:
         xp = self.wiring.xp
-        log_p = take_along(self.wiring, self.log_rows(), permutation[..., :, None], axis=-1)[..., 0]
-        return xp.sum(xp.where(self.scores.position_block == MASKED, 0.0, log_p), axis=-1)
-
-    def entropy(self, rows: Array | None = None) -> Array:
-        xp = self.wiring.xp
-        log_p = self.log_rows(rows)
-        # Where p underflows to 0, so does p log p; where log p is -inf the product would be NaN.
-        p = xp.exp(log_p)
-        return 0.0 - xp.sum(p * xp.where(p == 0, 0.0, log_p), axis=-1)
+        group = pick(self.wiring, self.group, rows)
+        u = self.wiring.add_along_axis(u, group, self.log_matrix.shape[-2])
+        return multiply(self.wiring, xp.matrix_transpose(xp.exp(self.log_matrix)), u)
 
 
 def log_softmax(wiring: Wiring, logits: Array, padding: Array) -> Array:

@@ -1,8 +1,8 @@
 """Products with P by the native kernel: native/ in C++, float32 and float64 on the CPU.
 
-What is here is the part that every framework shares. The recurrences and the first derivatives
-are in native/softsort.hpp; derivatives of higher order, forward mode and vmap are those of the
-portable kernel (scan.py), which is the same mathematics in array operations.
+What is here is the part that every framework and every relaxation shares. The sums and the first
+derivatives are in native/softsort.hpp and native/neuralsort.hpp; derivatives of higher order,
+forward mode and vmap are those of an operator that is the same mathematics in array operations.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from softorder._array import Array, NativeProblem, cast, count_valid
 from softorder._extension import cpu_threads, extension
 from softorder.kernels.dense import RowSoftmax
 from softorder.kernels.exponentials import TABLES, Exponentials
+from softorder.kernels.operator import Operator
 from softorder.kernels.scan import Scan
 from softorder.kernels.scores import SortedScores
+from softorder.kernels.tiled import log_own
 
 
 def is_built() -> bool:
@@ -28,18 +30,32 @@ def is_built() -> bool:
     return extension is not None
 
 
-class NativeScan(Scan):
-    """`Scan` with its products in C++."""
+class Native(Operator):
+    """What an operator with products in C++ is made of.
 
-    def __init__(
-        self, scores: SortedScores, scale: Any, kernel: Exponentials, dense: RowSoftmax
+    Attributes:
+        scores: The sorted scores.
+        scale: What they are divided by: a number, or an array that broadcasts against (..., n).
+    """
+
+    scores: SortedScores
+    scale: Any
+
+    def _start(
+        self, prefix: str, power: float, rebuild: Callable[[SortedScores, Any], Operator]
     ) -> None:
-        """Sort the scores; see `Scan`."""
-        super().__init__(scores, scale, kernel, dense)
+        """Sort the scores, if the native kernel can read them.
+
+        Args:
+            prefix: What the names of its products in PRODUCTS begin with.
+            power: As in `NativeProblem`.
+            rebuild: `(scores, scale)` gives the same operator in array operations. It must not
+                hold this one, which would then outlive its last use.
+        """
+        self._prefix, self._power, self._rebuild = prefix, power, rebuild
         self._problem: NativeProblem | None = None
-        x = scores.scores
-        if self.wiring.is_plain(x):
-            self._sort(x)
+        if self.wiring.is_plain(self.scores.scores):
+            self._sort(self.scores.scores)
 
     def _sort(self, x: Array) -> None:
         scores, xp = self.scores, self.wiring.xp
@@ -53,19 +69,6 @@ class NativeScan(Scan):
 
     def sort_scores(self, *, flip: bool = False) -> Array | None:
         return self._product("sort_scores_flipped" if flip else "sort_scores", None)
-
-    def _mean(self, v: Array) -> Array:
-        y = self._product("apply", v)
-        return super()._mean(v) if y is None else y
-
-    def _spread(self, u: Array) -> Array:
-        w = self._product("apply_transposed", u)
-        return super()._spread(u) if w is None else w
-
-    def _log_z(self) -> Array:
-        none = self.wiring.stop_gradient(self.scores.scores)[..., None][..., :0]
-        log_z = self._product("log_z", none)
-        return super()._log_z() if log_z is None else log_z
 
     def _product(self, kind: str, values: Array | None) -> Array | None:
         """Return a product of PRODUCTS, or None where the native kernel cannot serve."""
@@ -89,8 +92,13 @@ class NativeScan(Scan):
             features = values.shape[-1]
             values = xp.broadcast_to(values, (*shape, features))
             values = xp.reshape(values, (*flat.shape, features))
-        y = (wiring.native or NUMPY).product(kind, flat, values, scale, problem)
+        y = (wiring.native or NUMPY).product(self._prefix + kind, flat, values, scale, problem)
         return y if len(shape) == 2 else xp.reshape(y, (*shape, *y.shape[2:]))
+
+    def _log_normalizers(self) -> Array | None:
+        """Return log Z by position where the native kernel can serve."""
+        none = self.wiring.stop_gradient(self.scores.scores)[..., None][..., :0]
+        return self._product("log_z", none)
 
     def _flatten(self, shape: tuple[int, ...], dtype: Any) -> NativeProblem:
         """Return the problem for scores broadcast to `shape`, as rows."""
@@ -104,27 +112,48 @@ class NativeScan(Scan):
             positions=_rows(xp, cast(xp, scores.plain_positions, dtype), shape),
             order=_rows(xp, scores.order, shape),
             counts=counts,
-            power=self.kernel.power,
-            # Not a method: an operator that held itself would outlive its last use.
-            recompute=functools.partial(_recompute, scores, self.kernel, self.dense, shape),
+            power=self._power,
+            recompute=functools.partial(_recompute, scores, self._rebuild, shape),
         )
+
+
+class NativeScan(Native, Scan):
+    """`Scan` with its products in C++."""
+
+    def __init__(
+        self, scores: SortedScores, scale: Any, kernel: Exponentials, dense: RowSoftmax
+    ) -> None:
+        """Sort the scores; see `Scan`."""
+        super().__init__(scores, scale, kernel, dense)
+        self._start("", kernel.power, lambda again, scale: Scan(again, scale, kernel, dense))
+
+    def _mean(self, v: Array) -> Array:
+        y = self._product("apply", v)
+        return super()._mean(v) if y is None else y
+
+    def _spread(self, u: Array) -> Array:
+        w = self._product("apply_transposed", u)
+        return super()._spread(u) if w is None else w
+
+    def _log_z(self) -> Array:
+        log_z = self._log_normalizers()
+        return super()._log_z() if log_z is None else log_z
 
 
 def _recompute(
     scores: SortedScores,
-    kernel: Exponentials,
-    dense: RowSoftmax,
+    rebuild: Callable[[SortedScores, Any], Operator],
     shape: tuple[int, ...],
     kind: str,
     *arrays: Array,
 ) -> Array:
-    """Return a product of flat arrays by the portable kernel."""
+    """Return a product of flat arrays in array operations."""
     flat, values, scale = arrays
     xp, valid = scores.wiring.xp, scores.valid
     again = SortedScores(scores.wiring, flat, None if valid is None else _rows(xp, valid, shape))
     again.set_order(_rows(xp, scores.order, shape), flat)
     scale = scale if isinstance(scale, float) else scale[..., None]
-    return PRODUCTS[kind].portable(Scan(again, scale, kernel, dense), values)
+    return PRODUCTS[kind].portable(rebuild(again, scale), flat, values)
 
 
 def _rows(xp: Any, x: Array, shape: tuple[int, ...]) -> Array:
@@ -145,77 +174,110 @@ class Product:
 
     Attributes:
         shape: Of the output; given the shape of the scores, and that of the values or None.
-        forward: `(given, values, out)`.
-        backward: `(given, values, g, to_scores, to_values, to_scale)`; what is None is not asked
-            for.
-        portable: The same, by a `Scan`: `(scan, values)`.
+        forward: `(given, values, out, kept)`.
+        backward: `(given, values, g, to_scores, to_values, to_scale, kept)`; what is None is not
+            asked for.
+        portable: The same in array operations: `(operator, scores, values)`.
+        keeps: Whether forward can keep sums that backward would have to compute again; see
+            `make_kept`.
     """
 
     shape: Callable[[Sequence[int], Any], Sequence[int]]
     forward: Callable[..., None]
     backward: Callable[..., None]
-    portable: Callable[[Scan, Any], Array]
+    portable: Callable[[Any, Array, Any], Array]
+    keeps: bool
+
+    def make_kept(self, scores: Sequence[int], values: Any) -> numpy.ndarray | None:
+        """Return memory for what forward can keep, given the shapes; None if it keeps nothing."""
+        if not self.keeps:
+            return None
+        return numpy.empty(2 * math.prod(scores) * (2 if values is None else 1 + values[-1]))
 
 
-def _products(ext: Any) -> dict[str, Product]:
-    def sort_scores(given: Any, values: None, out: numpy.ndarray) -> None:
-        ext.apply(*given, None, out[..., None], None)
+def _products(
+    prefix: str, portable_log_z: Callable[[Any], Array], *, keeps: bool
+) -> dict[str, Product]:
+    """Return the products whose functions in the extension have names with this prefix."""
+
+    def function(name: str) -> Any:
+        return getattr(extension, prefix + name, None)
+
+    apply, apply_backward = function("apply"), function("apply_backward")
+    spread, spread_backward = function("apply_transposed"), function("apply_transposed_backward")
+
+    def sort_scores(given: Any, values: None, out: numpy.ndarray, kept: Any = None) -> None:
+        apply(*given, None, out[..., None], None, kept)
 
     def sort_scores_backward(given: Any, values: None, g: numpy.ndarray, *to: Any) -> None:
-        ext.apply_backward(*given, None, g[..., None], None, *to)
+        apply_backward(*given, None, g[..., None], None, *to)
 
     # Not the framework's flip: that would start its threads, which hang in a forked child.
-    def sort_scores_flipped(given: Any, values: None, out: numpy.ndarray) -> None:
-        sort_scores(given, values, out)
+    def sort_scores_flipped(given: Any, values: None, out: numpy.ndarray, kept: Any = None) -> None:
+        sort_scores(given, values, out, kept)
         out[...] = out[..., ::-1].copy()
 
     def sort_scores_flipped_backward(given: Any, values: None, g: numpy.ndarray, *to: Any) -> None:
         sort_scores_backward(given, values, numpy.ascontiguousarray(g[..., ::-1]), *to)
 
-    def own(scan: Scan) -> Array:
-        return scan._mean(scan.scores.scores[..., None])[..., 0]
+    def own(operator: Operator, scores: Array) -> Array:
+        if operator.valid is not None:
+            scores = operator.wiring.xp.where(operator.valid, scores, 0.0)
+        return operator.apply(scores[..., None])[..., 0]
 
-    def log_z(given: Any, values: numpy.ndarray, out: numpy.ndarray) -> None:
-        ext.apply(*given, values, numpy.empty_like(values), out)
+    def log_z(given: Any, values: numpy.ndarray, out: numpy.ndarray, kept: Any = None) -> None:
+        apply(*given, values, numpy.empty_like(values), out, kept)
 
     def log_z_backward(given: Any, values: numpy.ndarray, g: numpy.ndarray, *to: Any) -> None:
-        ext.apply_backward(*given, values, None, g, *to)
+        apply_backward(*given, values, None, g, *to)
 
-    return {
+    products = {
         "sort_scores": Product(
             lambda scores, values: scores,
             sort_scores,
             sort_scores_backward,
-            lambda scan, values: own(scan),
+            lambda operator, scores, values: own(operator, scores),
+            keeps,
         ),
         "sort_scores_flipped": Product(
             lambda scores, values: scores,
             sort_scores_flipped,
             sort_scores_flipped_backward,
-            lambda scan, values: scan.wiring.xp.flip(own(scan), axis=-1),
+            lambda operator, scores, values: operator.wiring.xp.flip(
+                own(operator, scores), axis=-1
+            ),
+            keeps,
         ),
         "apply": Product(
             lambda scores, values: values,
-            lambda given, v, y: ext.apply(*given, v, y, None),
-            lambda given, v, g, *to: ext.apply_backward(*given, v, g, None, *to),
-            lambda scan, v: scan._mean(v),
+            lambda given, v, y, kept=None: apply(*given, v, y, None, kept),
+            lambda given, v, g, *to: apply_backward(*given, v, g, None, *to),
+            lambda operator, scores, v: operator.apply(v),
+            keeps,
         ),
         "apply_transposed": Product(
             lambda scores, values: values,
-            lambda given, u, w: ext.apply_transposed(*given, u, w),
-            lambda given, u, g, *to: ext.apply_transposed_backward(*given, u, g, *to),
-            lambda scan, u: scan._spread(u),
+            lambda given, u, w, kept=None: spread(*given, u, w),
+            lambda given, u, g, *to: spread_backward(*given, u, g, *to[:3]),
+            lambda operator, scores, u: operator.apply_transposed(u),
+            False,
         ),
         "log_z": Product(
             lambda scores, values: scores,
             log_z,
             log_z_backward,
-            lambda scan, values: scan._log_z(),
+            lambda operator, scores, values: portable_log_z(operator),
+            keeps,
         ),
     }
+    return {prefix + name: product for name, product in products.items()}
 
 
-PRODUCTS = _products(extension)
+PRODUCTS = {
+    **_products("", lambda scan: scan._log_z(), keeps=False),
+    # The logit of an item at its own position is 0.
+    **_products("neuralsort_", lambda rows: 0.0 - log_own(rows), keeps=True),
+}
 
 
 def given_arrays(

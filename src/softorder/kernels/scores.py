@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from softorder import _checks
-from softorder._array import Array, Wiring, take_along, widen
+from softorder._array import Array, Wiring, count_valid, take_along, widen
 
 # P is block diagonal: items of different blocks have weight zero for each other.
 FINITE, PLUS_INFINITY, MINUS_INFINITY, MASKED = 0, 1, 2, 3
@@ -40,6 +40,7 @@ class SortedScores:
         self._blocks: tuple[Array, Array] | None = None
         self._positions: Array | None = None
         self._items: Array | None = None
+        self._window: slice | None = None
 
     @property
     def scores(self) -> Array:
@@ -81,10 +82,15 @@ class SortedScores:
         """The scores as they came, 0 where infinite or masked."""
         if self._items is None:
             # Taken from the positions, so that both carry the averaged gradient.
-            n = self.order.shape[-1]
-            column = self.wiring.add_along_axis(self.positions[..., None], self.order, n)
-            self._items = column[..., 0]
+            self._items = self.by_item(self.positions)
         return self._items
+
+    def by_item(self, x: Array) -> Array:
+        """Return x, given by position, by item: (..., n), or fewer in a window of `in_order`."""
+        if self._window is not None:
+            return x[..., self._window]
+        column = self.wiring.add_along_axis(x[..., None], self.order, self.order.shape[-1])
+        return column[..., 0]
 
     @property
     def positions(self) -> Array:
@@ -106,6 +112,18 @@ class SortedScores:
         here = pick(self.wiring, self.position_block, rows)[..., :, None]
         return (here != self.block[..., None, :]) | (here == MASKED)
 
+    def spans(self) -> tuple[Array, Array]:
+        """Return where the block of each position begins, and how many items it has: (..., n)."""
+        xp, block = self.wiring.xp, self.position_block
+        in_order = (PLUS_INFINITY, FINITE, MINUS_INFINITY, MASKED)
+        begin = size = start = xp.zeros_like(self.order)
+        for number in in_order:
+            here = block == number
+            count = count_valid(xp, here)
+            begin, size = xp.where(here, start, begin), xp.where(here, count, size)
+            start = start + count
+        return begin, size
+
     def sorted(self) -> Array:
         """Return the scores in decreasing order, infinities included, 0 where masked."""
         xp, block = self.wiring.xp, self.position_block
@@ -121,7 +139,7 @@ class SortedScores:
         window = SortedScores(self.wiring, self._scores, self.valid)
         window._order = self.order
         window._blocks = self.position_block[..., start:stop], self.position_block
-        window._items, window._positions = self.positions[..., start:stop], self.positions
+        window._positions, window._window = self.positions, slice(start, stop)
         return window
 
     def _spoiled(self) -> Array:

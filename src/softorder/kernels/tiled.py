@@ -9,32 +9,40 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy
+
 from softorder._array import Array, arange_like, cast, take_along
 from softorder.kernels.dense import RowSoftmax
 from softorder.kernels.operator import Operator
-from softorder.kernels.scores import MASKED, SortedScores, pick
+from softorder.kernels.scores import MASKED, pick
+
+Closeness = Callable[[Array], Array]
+"""For positions p (..., n), the logit at each position of the item at p, less that of its own item.
+
+It must fall with the distance from its own position.
+"""
 
 # Entries of one tile: large enough that an array operation is worth its overhead.
 TILE = 1 << 20
+# Entries that cost as much time as the overhead of one tile.
+WASTE = 1 << 16
 
 
 class Tiled(Operator):
     """A `RowSoftmax` whose rows are never there all at once."""
 
-    def __init__(
-        self, dense: RowSoftmax, radius: Callable[[SortedScores], float | None] | None = None
-    ) -> None:
+    def __init__(self, dense: RowSoftmax, closeness: Closeness | None = None) -> None:
         """Wrap the operator that is cut into tiles.
 
         Args:
             dense: The operator. Its logits must serve `SortedScores.in_order`.
-            radius: How far apart two scores have weight zero, for a metric that grows with
-                distance; None where that cannot be known.
+            closeness: None where it cannot be known.
         """
         self.wiring = dense.wiring
         self.valid = dense.valid
         self.dense = dense
-        self.radius = radius
+        self.closeness = closeness
+        self._reach: tuple[numpy.ndarray, numpy.ndarray] | None = None
 
     @property
     def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -86,9 +94,11 @@ class Tiled(Operator):
     def log_prob(self, permutation: Array) -> Array:
         if self._is_empty():
             return self.dense.log_prob(permutation)
-        # Where the chosen item stands among the sorted ones.
-        place = take_along(self.wiring, self._inverse_order(), permutation, axis=-1)
-        xp = self.wiring.xp
+        place = take_along(self.wiring, inverse_order(self), permutation, axis=-1)
+        return self.wiring.xp.sum(self.log_chosen(place), axis=-1)
+
+    def log_chosen(self, place: Array) -> Array:
+        """Return log P[i, order[place_i]], (..., n); 0 where masked."""
 
         def chosen(tile: RowSoftmax, here: Array, window: slice) -> Array:
             column = pick(self.wiring, place, here)[..., None]
@@ -96,7 +106,8 @@ class Tiled(Operator):
 
         # What a narrower window leaves out has a logarithm all the same: every tile is whole.
         log_p = self._concat(chosen, axis=-1, whole=True)
-        return xp.sum(xp.where(self.dense.scores.position_block == MASKED, 0.0, log_p), axis=-1)
+        masked = self.dense.scores.position_block == MASKED
+        return self.wiring.xp.where(masked, 0.0, log_p)
 
     def entropy(self) -> Array:
         if self._is_empty():
@@ -106,11 +117,6 @@ class Tiled(Operator):
     def _wide(self, x: Array) -> Array:
         """Return x in float64: a sum over many items must not lose digits."""
         return cast(self.wiring.xp, x, self.wiring.xp.float64)
-
-    def _inverse_order(self) -> Array:
-        xp, n = self.wiring.xp, self.order.shape[-1]
-        place = arange_like(xp, n, self.order)[:, None]
-        return self.wiring.add_along_axis(place, self.order, n)[..., 0]
 
     def _concat(
         self,
@@ -138,8 +144,7 @@ class Tiled(Operator):
         return RowSoftmax(scores, self.dense.logits)
 
     def _height(self) -> int:
-        """Return how many rows a tile has."""
-        return max(1, TILE // max(1, math.prod(self.order.shape)))
+        return rows_of_a_tile(tuple(self.order.shape))
 
     def _is_empty(self) -> bool:
         return math.prod(self.order.shape) == 0
@@ -147,33 +152,96 @@ class Tiled(Operator):
     def _tiles(self, whole: bool = False) -> list[tuple[slice, slice]]:
         """Return the positions of each tile, and the window of positions with weight for them."""
         n, height = self.order.shape[-1], self._height()
-        blocks = [slice(start, min(start + height, n)) for start in range(0, n, height)]
-        radius = None if whole or self.radius is None else self.radius(self.dense.scores)
-        if radius is None:
-            return [(block, slice(0, n)) for block in blocks]
-        return [(block, self._reach(block, radius)) for block in blocks]
+        if self._reach is None and not whole:
+            self._reach = self._find_reach()
+        if self._reach is None or whole:
+            starts = range(0, n, height)
+            return [(slice(start, min(start + height, n)), slice(0, n)) for start in starts]
+        return _cut_band(*self._reach, rows=math.prod(self.order.shape[:-1]))
 
-    def _reach(self, block: slice, radius: float) -> slice:
-        """Return the window of positions that any batch row has within `radius` of the block.
+    def _find_reach(self) -> tuple[numpy.ndarray, numpy.ndarray] | None:
+        """Return the first and the last position with weight for each position, in any batch row.
 
-        Positions of an infinite or masked item hold 0, which is in no order: where there are any,
-        the window is everything.
+        By bisection: weights fall from the position itself to either end. None where that is not
+        known, or cannot be looked at.
         """
-        xp, scores = self.wiring.xp, self.dense.scores
-        n = self.order.shape[-1]
-        if not bool(xp.all(scores.position_block == 0)):
-            return slice(0, n)
-        x = self.wiring.stop_gradient(scores.positions)
-        near = (x <= x[..., block.start : block.start + 1] + radius) & (
-            x >= x[..., block.stop - 1 : block.stop] - radius
+        wiring, xp, scores, closeness = (
+            self.wiring,
+            self.wiring.xp,
+            self.dense.scores,
+            self.closeness,
         )
-        near = xp.reshape(near, (-1, n))
-        inside = xp.any(near, axis=0)
-        places = arange_like(xp, n, x)[inside]
-        # A NaN is near nothing; its row must still be computed.
-        if not bool(xp.all(xp.any(near, axis=-1))):
-            return slice(0, n)
-        return slice(int(places[0]), int(places[-1]) + 1)
+        if closeness is None or not wiring.is_concrete(scores.scores):
+            return None
+        info = xp.finfo(scores.dtype)
+        # exp of less than this is 0 in the dtype that the rows are computed in.
+        lowest = math.log(float(info.smallest_normal) * float(info.eps)) - 1
+        block, n = scores.position_block, self.order.shape[-1]
+
+        def has_weight(place: Array) -> Array:
+            other = take_along(wiring, block, place, axis=-1)
+            # Written so that a NaN has weight: its row must be computed.
+            far = wiring.stop_gradient(closeness(place)) < lowest
+            return ~far & (block == other) & (block != MASKED)
+
+        own = xp.broadcast_to(arange_like(xp, n, self.order), self.order.shape)
+        ends = []
+        for end in (0, n - 1):
+            inside, outside = own, xp.full_like(own, end)
+            for _ in range(n.bit_length()):
+                # Rounded towards the end, which is thus looked at too.
+                middle = (inside + outside + (end > 0)) // 2
+                reached = has_weight(middle)
+                inside = xp.where(reached, middle, inside)
+                outside = xp.where(reached, outside, middle)
+            if not wiring.is_concrete(inside):
+                return None
+            ends.append(numpy.asarray(xp.reshape(inside, (-1, n))))
+        return ends[0].min(axis=0), ends[1].max(axis=0)
+
+
+def rows_of_a_tile(shape: tuple[int, ...]) -> int:
+    """Return how many rows a tile has, for scores of this shape."""
+    return max(1, TILE // max(1, math.prod(shape)))
+
+
+def inverse_order(operator: Operator) -> Array:
+    """Return where each item stands among the sorted ones, (..., n)."""
+    wiring, order = operator.wiring, operator.order
+    n = order.shape[-1]
+    place = arange_like(wiring.xp, n, order)[:, None]
+    return wiring.add_along_axis(place, order, n)[..., 0]
+
+
+def log_own(rows: RowSoftmax | Tiled) -> Array:
+    """Return log P[i, order_i], (..., n): that of the item at its own position; 0 where masked."""
+    tiles = rows if isinstance(rows, Tiled) else Tiled(rows)
+    if tiles._is_empty():
+        return tiles.sorted()
+    return tiles.log_chosen(arange_like(tiles.wiring.xp, tiles.order.shape[-1], tiles.order))
+
+
+def _cut_band(first: numpy.ndarray, last: numpy.ndarray, rows: int) -> list[tuple[slice, slice]]:
+    """Cut a band into tiles, and return the positions and the window of each.
+
+    Args:
+        first: The first position with weight for each position.
+        last: The last one.
+        rows: How many batch rows there are.
+    """
+    n = len(first)
+    first = numpy.minimum.accumulate(first[::-1])[::-1].tolist()
+    last = numpy.maximum.accumulate(last).tolist()
+    # A square of this height lies beside the band and is computed for nothing.
+    height = max(1, math.isqrt(WASTE // rows))
+    tiles, start = [], 0
+    while start < n:
+        stop = min(start + height, n)
+        while stop > start + 1 and rows * (stop - start) * (last[stop - 1] - first[start]) > TILE:
+            stop = (start + stop) // 2
+        tiles.append((slice(start, stop), slice(first[start], last[stop - 1] + 1)))
+        start = stop
+    return tiles
 
 
 def _like(x: Array) -> dict[str, object]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any
 
 from softorder import _checks
-from softorder._array import Array, find_wiring, move_axis, wiring_of
+from softorder._array import Array, cast, find_wiring, move_axis, wiring_of
 from softorder.kernels.operator import Operator
-from softorder.kernels.scores import SortedScores
+from softorder.kernels.scores import FINITE, MASKED, SortedScores
 from softorder.permutation import SoftPermutation
 
 
@@ -21,6 +22,9 @@ class Relaxation:
 
     An operation calls the last two where they exist, and the first otherwise.
     """
+
+    hint = ""
+    """What to do instead, for one that does not serve an operation."""
 
 
 class PermutationRelaxation(Relaxation, ABC):
@@ -56,15 +60,7 @@ class PermutationRelaxation(Relaxation, ABC):
         Returns:
             A lazy matrix of shape (..., n, n); nothing of that size is computed here.
         """
-        wiring = wiring_of(scores=scores, mask=mask)
-        xp = wiring.xp
-        _checks.check_floating(xp, scores, "scores")
-        _checks.check_has_dimension(scores, "scores")
-        dim = _checks.check_dim(dim, scores.ndim)
-        if mask is not None:
-            _checks.check_mask(xp, mask, scores.shape)
-            mask = move_axis(xp, xp.broadcast_to(mask, scores.shape), dim, -1)
-        ready = SortedScores(wiring, move_axis(xp, scores, dim, -1), mask)
+        ready, dim = prepare(scores, "scores", dim, mask)
         return SoftPermutation(self.operator(ready), dim=dim, scores=scores)
 
     def __call__(
@@ -74,21 +70,124 @@ class PermutationRelaxation(Relaxation, ABC):
         return self.permutation(scores, dim=dim, mask=mask)
 
 
-def check_temperature(tau: Any) -> None:
+class RankRelaxation(Relaxation, ABC):
+    """A relaxation with ranks of its own. A subclass writes `ranks` for clean scores."""
+
+    @abstractmethod
+    def ranks(self, scores: SortedScores) -> Array:
+        """Return the rank of each position among those of its own block, (..., n), 1 the first.
+
+        Masked positions may hold anything.
+        """
+
+    def rank(
+        self, scores: Array, *, dim: int = -1, descending: bool = False, mask: Array | None = None
+    ) -> Array:
+        """Softly rank the scores along a dimension; see `softorder.rank`.
+
+        Args:
+            scores: Any shape with at least one dimension; a floating dtype.
+            dim: The dimension that holds the items.
+            descending: Give rank 1 to the largest instead of the smallest.
+            mask: True where an item takes part; the rank of the others is 0.
+
+        Returns:
+            The shape and dtype of the scores.
+        """
+        ready, place = prepare(scores, "scores", dim, mask, negate=not descending)
+        xp = ready.wiring.xp
+        ranks = self.ranks(ready)
+        ranks = ranks + xp.astype(ready.spans()[0], ranks.dtype)
+        return _finish(ready, ready.by_item(_clean(ready, ranks)), place, scores.dtype)
+
+
+class SortRelaxation(Relaxation, ABC):
+    """A relaxation with sorted values of its own. A subclass writes `values` for clean ones."""
+
+    @abstractmethod
+    def values(self, scores: SortedScores) -> Array:
+        """Return the softly sorted values, largest first, (..., n); those of a block by its own.
+
+        Positions of infinite or masked items may hold anything.
+        """
+
+    def sort(
+        self, values: Array, *, dim: int = -1, descending: bool = False, mask: Array | None = None
+    ) -> Array:
+        """Softly sort values along a dimension; see `softorder.sort`.
+
+        Args:
+            values: Any shape with at least one dimension; a floating dtype.
+            dim: The dimension to sort along.
+            descending: Largest first.
+            mask: True where an item takes part; zeros follow the valid results.
+
+        Returns:
+            The shape and dtype of the values.
+        """
+        ready, place = prepare(values, "values", dim, mask, negate=not descending)
+        xp, exact = ready.wiring.xp, ready.sorted()
+        y = xp.where(ready.position_block == FINITE, self.values(ready), exact)
+        y = _clean(ready, y if descending else -y)
+        return _finish(ready, y, place, values.dtype)
+
+
+def prepare(
+    x: Array, name: str, dim: int, mask: Array | None, *, negate: bool = False
+) -> tuple[SortedScores, int]:
+    """Check scores and a mask; return them sorted, and `dim` counted from the end."""
+    wiring = wiring_of(**{name: x, "mask": mask})
+    xp = wiring.xp
+    _checks.check_floating(xp, x, name)
+    _checks.check_has_dimension(x, name)
+    dim = _checks.check_dim(dim, x.ndim)
+    if mask is not None:
+        _checks.check_mask(xp, mask, x.shape)
+        mask = move_axis(xp, xp.broadcast_to(mask, x.shape), dim, -1)
+    x = move_axis(xp, x, dim, -1)
+    return SortedScores(wiring, -x if negate else x, mask), dim
+
+
+def _clean(scores: SortedScores, y: Array) -> Array:
+    """Return y with 0 at the positions past the valid items; NaN in a row that a NaN spoils."""
+    xp = scores.wiring.xp
+    spoiled = xp.any(xp.isnan(scores.positions), axis=-1, keepdims=True)
+    # Multiplied, so that it spoils derivatives too, those of a linear function as well.
+    y = y * xp.astype(xp.where(spoiled, math.nan, 1.0), y.dtype)
+    if scores.valid is None:
+        return y
+    empty = xp.astype(xp.where(spoiled, math.nan, 0.0), y.dtype)
+    return xp.where(scores.position_block == MASKED, empty, y)
+
+
+def _finish(scores: SortedScores, y: Array, dim: int, dtype: Any) -> Array:
+    xp = scores.wiring.xp
+    return move_axis(xp, cast(xp, y, dtype), -1, dim)
+
+
+def check_temperature(tau: Any, name: str = "tau") -> None:
     """Check what can be checked of a temperature without scores: for `__post_init__`."""
     if isinstance(tau, _checks.REAL) or find_wiring(tau) is None:
-        _checks.check_positive_number(tau, "tau")
+        _checks.check_positive_number(tau, name)
 
 
-def temperature(tau: Any, scores: SortedScores) -> Any:
+def temperature(tau: Any, scores: SortedScores, name: str = "tau") -> Any:
     """Return tau ready to divide (..., k, n): a number, or an array of shape (..., 1, 1)."""
     xp, dtype = scores.wiring.xp, scores.dtype
     smallest = float(xp.finfo(dtype).smallest_normal)
     if isinstance(tau, _checks.REAL):
-        return _checks.check_positive_number(tau, "tau", smallest=smallest)
-    wiring = wiring_of(scores=scores.scores, tau=tau)
-    _checks.check_floating(xp, tau, "tau")
-    _checks.check_temperature_shape(tau.shape, scores.shape[:-1])
+        return _checks.check_positive_number(tau, name, smallest=smallest)
+    wiring = wiring_of(**{"scores": scores.scores, name: tau})
+    _checks.check_floating(xp, tau, name)
+    _checks.check_temperature_shape(tau.shape, scores.shape[:-1], name)
     if wiring.is_concrete(tau):
-        _checks.check_temperatures(xp, xp.astype(tau, dtype), smallest)
+        _checks.check_temperatures(xp, xp.astype(tau, dtype), smallest, name)
     return xp.astype(tau, dtype)[..., None, None]
+
+
+def temperature_of_row(tau: Any, scores: SortedScores, name: str = "tau") -> Any:
+    """Return tau ready to divide (..., n) in float64: a number, or an array of shape (..., 1)."""
+    tau = temperature(tau, scores, name)
+    if isinstance(tau, float):
+        return tau
+    return scores.wiring.xp.astype(tau[..., 0], scores.wiring.xp.float64)

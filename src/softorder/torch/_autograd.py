@@ -160,10 +160,12 @@ def _output_shape(kind: str, scores: Tensor, values: Tensor | None) -> Sequence[
     return PRODUCTS[kind].shape(scores.shape, None if values is None else values.shape)
 
 
-def _evaluate(kind: str, scores: Tensor, values: Tensor | None, given: tuple[Any, ...]) -> Tensor:
+def _evaluate(
+    kind: str, scores: Tensor, values: Tensor | None, given: tuple[Any, ...], kept: Any = None
+) -> Tensor:
     shape = _output_shape(kind, scores, values)
     out = _empty_like(scores) if shape == scores.shape else torch.empty(shape, dtype=scores.dtype)
-    PRODUCTS[kind].forward(given, _view(values), out.numpy())
+    PRODUCTS[kind].forward(given, _view(values), out.numpy(), kept)
     return out
 
 
@@ -173,6 +175,7 @@ def _evaluate_backward(
     wanted: Sequence[bool],
     values: Tensor | None,
     given: tuple[Any, ...],
+    kept: Any = None,
 ) -> list[Tensor | None]:
     """Return the gradients of scores, values and scale (one for each row) that are wanted."""
     to = [
@@ -181,7 +184,7 @@ def _evaluate_backward(
         torch.empty(g.shape[:1], dtype=torch.float64) if wanted[2] else None,
     ]
     views = [None if t is None else t.numpy() for t in to]
-    PRODUCTS[kind].backward(given, _view(values), _view(g), *views)
+    PRODUCTS[kind].backward(given, _view(values), _view(g), *views, kept)
     return to
 
 
@@ -203,7 +206,11 @@ class _Product(_SingleLevelFunction):
         p = problem
         if p.views is None:
             p.views = _given(scale, p.positions, p.order, p.counts, p.power)
-        return _evaluate(kind, scores, values, p.views)
+        ctx.kept = None
+        if True in ctx.needs_input_grad:
+            shape = None if values is None else values.shape
+            ctx.kept = PRODUCTS[kind].make_kept(scores.shape, shape)
+        return _evaluate(kind, scores, values, p.views, ctx.kept)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
@@ -213,7 +220,7 @@ class _Product(_SingleLevelFunction):
         if torch.is_grad_enabled() or not is_plain(g):
             to = _gradients_with_graph(ctx.kind, ctx.problem, (scores, values, scale), wanted, g)
         else:
-            to = _evaluate_backward(ctx.kind, g, wanted, values, ctx.problem.views)
+            to = _evaluate_backward(ctx.kind, g, wanted, values, ctx.problem.views, ctx.kept)
         return (*to, None, None)
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import array_api_compat.torch
 import torch
 import torch.utils.checkpoint
 
+from softorder import _checks
 from softorder._array import Wiring
+from softorder.kernels.scan import shift
 from softorder.torch import _tracing
 from softorder.torch._autograd import NativeProducts, scan
+from softorder.torch._host import host
 
 
 def _stop_gradient(x: torch.Tensor) -> torch.Tensor:
@@ -67,6 +71,29 @@ def _checkpoint(function: Callable[..., torch.Tensor], *arrays: torch.Tensor) ->
     return result
 
 
+def _gumbel(
+    shape: tuple[int, ...], like: torch.Tensor, generator: torch.Generator | None
+) -> torch.Tensor:
+    _checks.check_generator(generator, torch.Generator, "torch.Generator().manual_seed(0)")
+    uniform = torch.rand(shape, dtype=like.dtype, device=like.device, generator=generator)
+    # Below 1 always, but 0 now and then.
+    return -(-uniform.clamp(min=torch.finfo(like.dtype).tiny).log()).log()
+
+
+def _cumulative_logsumexp(x: torch.Tensor, axis: int) -> torch.Tensor:
+    # The second derivative of torch.logcumsumexp is NaN wherever a first one is 0, its first
+    # where the sum is still empty.
+    x = x.movedim(axis, -1)
+    largest = x.detach().cummax(-1).values
+    empty = largest == -math.inf
+    level = largest.masked_fill(empty, 0.0)
+    before = shift(array_api_compat.torch, largest, torch.full_like(largest[..., :1], -math.inf))
+    # Sums of exp(x - level): at least 1, for the largest counts 1.
+    sums = scan((before - level).exp(), (x - level).exp()[..., None, :])[..., 0, :]
+    total = level + sums.masked_fill(empty, 1.0).log()
+    return total.masked_fill(empty, -math.inf).movedim(-1, axis)
+
+
 TORCH = Wiring(
     name="torch",
     xp=array_api_compat.torch,
@@ -80,6 +107,13 @@ TORCH = Wiring(
     checkpoint=_checkpoint,
     is_plain=_tracing.is_plain,
     version=_tracing.version,
+    logsumexp=torch.logsumexp,
+    cumulative_sum=torch.cumsum,
+    # Not torch.special.ndtr, which has no second derivative in forward mode.
+    normal_cdf=lambda x: 0.5 * torch.erfc(-math.sqrt(0.5) * x),
+    host=host,
+    gumbel=_gumbel,
+    cumulative_logsumexp=_cumulative_logsumexp,
     scan=scan,
     native=NativeProducts(),
 )

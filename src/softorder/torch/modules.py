@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -106,14 +107,16 @@ class PowerMetric(nn.Module):
 class _Operation(nn.Module):
     """An operation with its arguments fixed: what every module below shares.
 
-    A number for `how`, or a `softorder.SoftSort`, becomes a `SoftSort` module; relaxations that
-    are modules are registered, so that their parameters learn.
+    A number for `how`, or a `softorder.SoftSort` without a parameter, becomes a `SoftSort` module;
+    relaxations that are modules are registered, so that their parameters learn, and so are the
+    parameters and modules that any other relaxation holds in its fields.
     """
 
     def __init__(self, how: Any, learnable_tau: bool, **arguments: Any) -> None:
         super().__init__()
         relaxation = softorder.as_relaxation(how)
-        if isinstance(relaxation, softorder.SoftSort):
+        tau = getattr(relaxation, "tau", None)
+        if isinstance(relaxation, softorder.SoftSort) and not isinstance(tau, nn.Parameter):
             # As a module, so that what learns in it is registered.
             relaxation = SoftSort(relaxation.tau, relaxation.metric, learnable_tau=learnable_tau)
         elif learnable_tau:
@@ -126,6 +129,18 @@ class _Operation(nn.Module):
             )
         self.how = relaxation
         self.arguments = arguments
+        self._register_what_learns()
+
+    def _register_what_learns(self) -> None:
+        """Register the parameters and modules that a relaxation, being no module, holds."""
+        if isinstance(self.how, nn.Module) or not dataclasses.is_dataclass(self.how):
+            return
+        for field in dataclasses.fields(self.how):
+            value = getattr(self.how, field.name)
+            if isinstance(value, nn.Parameter):
+                self.register_parameter(field.name, value)
+            elif isinstance(value, nn.Module):
+                self.add_module(field.name, value)
 
     def extra_repr(self) -> str:
         """Show the arguments, and the relaxation if it is not a module of its own."""

@@ -1,0 +1,450 @@
+// P v and P^T u of NeuralSort, with their derivatives, for sorted scores: what kernels/README.md
+// derives, run by run. Costs and sums are those of band_kernels.hpp.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "band_kernels.hpp"
+#include "parallel.hpp"
+#include "rows.hpp"
+
+namespace softorder {
+namespace neuralsort {
+
+// Smaller weights may be left out: all of them together do not change a result. In a product with
+// infinities they count until they underflow.
+template <class Float>
+constexpr double kNegligible = sizeof(Float) == 4 ? 1e-13 : 1e-20;
+template <class Float>
+constexpr double kUnderflow = sizeof(Float) == 4 ? 1e-45 : 1e-307;
+
+// Fewer weights than this are computed before a thread has started.
+constexpr double kWorthAThread = 1 << 18;
+
+// About how many weights a row has to compute, if its scores are evenly spread.
+template <class Float>
+double count_weights(const Rows<Float>& rows, int64_t row) {
+    const Float* sorted = rows.sorted + row * rows.n;
+    const double scale = rows.scale[rows.scale_per_row ? row : 0], n = static_cast<double>(rows.n);
+    const double range = static_cast<double>(sorted[0]) - static_cast<double>(sorted[rows.n - 1]);
+    // The cost k steps away is k^2 gaps. A NaN or an infinite range counts as narrow.
+    const double reach = std::sqrt(-std::log(kNegligible<Float>) * n * scale / range);
+    return n * std::min(n, 4 * kSteps + (reach > 0 ? 2 * reach : 0.0));
+}
+
+// One run of one row, and the planes (band_kernels.hpp) that its sums are made of.
+template <class Float>
+class BandRun {
+  public:
+    // A thread gets at least `minimum` positions.
+    BandRun(const Float* sorted, Run run, double scale, double smallest, int threads,
+            int64_t minimum, Scratch& memory)
+        : begin(run.begin),
+          length(run.end - run.begin),
+          tied(run.tied),
+          inverse_scale(std::min(1 / scale, std::numeric_limits<double>::max())),
+          stride_(padded() + 2 * kMargin),
+          threads_(threads),
+          minimum_(minimum),
+          smallest_(smallest),
+          sorted_(sorted + run.begin),
+          memory_(memory) {}
+
+    const int64_t begin, length;
+    const bool tied;
+    const double inverse_scale;
+
+    // Takes memory for so many planes, and prepares the band.
+    void reserve(int64_t planes) {
+        next_ = memory_.get((planes + 2 + kSteps) * stride_) + kMargin;
+        if (tied) return;
+        double *place = take(1), *gap = take(1), *powers = take(kSteps);
+        const auto score = [&](int64_t i) { return static_cast<double>(sorted_[i]); };
+        std::fill(place - kMargin, place, score(0));
+        std::fill(place + length, place + padded() + kMargin, score(length - 1));
+        std::fill(gap - kMargin, gap + 1, kFar);
+        std::fill(gap + length, gap + padded() + kMargin, kFar);
+        for (int64_t i = 0; i < length; ++i) place[i] = score(i);
+        for (int64_t i = 1; i < length; ++i) {
+            gap[i] = std::min((place[i - 1] - place[i]) * inverse_scale, kFar);
+        }
+        band_kernels().write_powers(gap, -kMargin, padded() + kMargin, stride_, powers);
+        band_ = {place, gap, powers, inverse_scale, smallest_, stride_};
+    }
+
+    // The next `planes` of them.
+    double* take(int64_t planes) {
+        double* first = next_;
+        next_ += planes * stride_;
+        return first;
+    }
+
+    // The same, 0 outside of the run.
+    double* take_cleared(int64_t planes) {
+        double* first = take(planes);
+        for (int64_t c = 0; c < planes; ++c) {
+            double* plane = first + c * stride_;
+            std::fill(plane - kMargin, plane, 0.0);
+            std::fill(plane + length, plane + padded() + kMargin, 0.0);
+        }
+        return first;
+    }
+
+    double& at(double* planes, int64_t c, int64_t i) const { return planes[c * stride_ + i]; }
+
+    // As in BandKernels, for all positions.
+    void sum_rows(const double* v, int64_t planes, bool relative, double* up, double* down) const {
+        if (tied) {
+            clear(planes + 1, down);
+            std::fill(up, up + length, static_cast<double>(length - 1));
+            sum_others(v, planes, relative, up + stride_);
+            return;
+        }
+        for_each_lanes([&](int64_t b, int64_t e) {
+            band_kernels().sum_rows(band_, b, e, v, planes, relative, up, down);
+        });
+    }
+
+    void sum_columns(const double* s, int64_t planes, double* sums) const {
+        if (tied) {
+            sum_others(s, planes, false, sums);
+            return;
+        }
+        for_each_lanes([&](int64_t b, int64_t e) {
+            band_kernels().sum_columns(band_, b, e, s, planes, sums);
+        });
+    }
+
+    void differentiate(const double* v, const double* s, const double* t, int64_t planes,
+                       bool with_moment, double* sums, double* flow) const {
+        if (tied) {
+            sum_others(s, planes, false, sums);
+            clear(4, flow);
+            return;
+        }
+        for_each_lanes([&](int64_t b, int64_t e) {
+            band_kernels().differentiate(band_, b, e, v, s, t, planes, with_moment, sums, flow);
+        });
+    }
+
+  private:
+    int64_t padded() const { return (length + kLanes - 1) / kLanes * kLanes; }
+
+    template <class Work>
+    void for_each_lanes(const Work& work) const {
+        for_each_range(threads_, padded() / kLanes, 1 + minimum_ / kLanes,
+                       [&](int64_t b, int64_t e) { work(b * kLanes, e * kLanes); });
+    }
+
+    // Where all weights are 1: the sum over all positions but the own.
+    void sum_others(const double* v, int64_t planes, bool relative, double* sums) const {
+        for (int64_t c = 0; c < planes; ++c) {
+            const double* from = v + c * stride_;
+            double total = 0;
+            for (int64_t i = 0; i < length; ++i) total += from[i];
+            const double own = relative ? static_cast<double>(length) : 1.0;
+            for (int64_t i = 0; i < length; ++i) sums[c * stride_ + i] = total - own * from[i];
+        }
+    }
+
+    void clear(int64_t planes, double* first) const {
+        for (int64_t c = 0; c < planes; ++c) {
+            std::fill(first + c * stride_, first + c * stride_ + length, 0.0);
+        }
+    }
+
+    const int64_t stride_;
+    const int threads_;
+    const int64_t minimum_;
+    const double smallest_;
+    const Float* sorted_;
+    Scratch& memory_;
+    Band band_ = {};
+    double* next_ = nullptr;
+};
+
+// Calls work(row, run) for every run of every row, with memory for so many planes, and
+// blank(row, value) first for every row: 0, or NaN if a NaN spoils it.
+template <class Float, class Blank, class Work>
+void for_each_run(const Rows<Float>& rows, double smallest, int64_t planes, const Blank& blank,
+                  const Work& work) {
+    if (rows.rows * rows.n == 0) return;
+    double weights = 0;  // of one row, on average
+    for (int64_t row = 0; row < rows.rows; ++row) weights += count_weights(rows, row);
+    weights /= static_cast<double>(rows.rows);
+    // So many rows, or of one row so many positions, are worth a thread.
+    const double fewest = kWorthAThread / weights;
+    const int64_t minimum = 1 + static_cast<int64_t>(fewest);
+    const int64_t positions = static_cast<int64_t>(fewest * static_cast<double>(rows.n));
+    for_each_row<Scratch>(
+        rows, fewest < 0.5, minimum,
+        [&](int64_t row, const Runs& runs, double scale, int threads, Scratch& memory) {
+            blank(row, runs.spoiled ? std::numeric_limits<double>::quiet_NaN() : 0.0);
+            for (int r = 0; r < runs.number; ++r) {
+                BandRun<Float> run(rows.sorted + row * rows.n, runs.run[r], scale, smallest, threads,
+                                   positions, memory);
+                run.reserve(planes);
+                work(row, run);
+            }
+        });
+}
+
+// Calls put(part, value) for a number; where there are infinities, for its finite part, and for
+// whether it is +inf and whether it is -inf.
+template <class Float, class Put>
+void split(Float x, bool infinite, const Put& put) {
+    put(0, infinite ? finite_or_zero(x) : static_cast<double>(x));
+    if (!infinite) return;
+    put(1, std::isinf(x) && x > 0 ? 1.0 : 0.0);
+    put(2, std::isinf(x) && x < 0 ? 1.0 : 0.0);
+}
+
+// Zero times infinity counts as zero, and so does what is zero in this type.
+template <class Float>
+double join(double finite, double up, double down) {
+    const double infinity = std::numeric_limits<double>::infinity(), zero = kUnderflow<Float>;
+    return finite + (up > zero ? infinity : 0.0) + (down > zero ? -infinity : 0.0);
+}
+
+// What apply may keep of the sums over rows for its derivatives: (rows, n, 2, f + 1), up and down.
+struct Kept {
+    double* memory;
+    int64_t n, f;
+
+    // Calls move(number in memory, number in the planes) for all numbers of a run.
+    template <class Float, class Move>
+    void each(const BandRun<Float>& run, int64_t row, double* up, double* down,
+              const Move& move) const {
+        for (int64_t i = 0; i < run.length; ++i) {
+            double* here = memory + (row * n + run.begin + i) * 2 * (f + 1);
+            for (int64_t c = 0; c <= f; ++c) {
+                move(here[c], run.at(up, c, i));
+                move(here[f + 1 + c], run.at(down, c, i));
+            }
+        }
+    }
+};
+
+// y = P v by position, and log Z, which may be null. v is by item; null for the scores themselves.
+// What is kept, if not null, serves apply_backward.
+template <class Float>
+void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, double* kept) {
+    const int64_t n = rows.n, f = rows.features;
+    const bool infinite = v && any_infinite(v, rows.rows * n * f);
+    const int64_t planes = infinite ? 3 * f : f;
+    const auto blank = [&](int64_t row, double value) {
+        fill_with(y + row * n * f, n * f, value);
+        if (log_z) fill_with(log_z + row * n, n, value);
+    };
+    const auto work = [&](int64_t row, BandRun<Float>& run) {
+        Float* y_run = y + (row * n + run.begin) * f;
+        const bool own = !v && run.tied;  // infinite scores: the mean of equal ones
+        double* values = run.take_cleared(planes);
+        double *up = run.take(planes + 1), *down = run.take(f + 1);
+        for (int64_t i = 0; i < run.length; ++i) {
+            const Float* from = values_at<0>(rows, v, row, run.begin + i);
+            for (int64_t c = 0; c < f; ++c) {
+                split(own ? Float{0} : from[c], infinite, [&](int64_t part, double x) {
+                    run.at(values, part * f + c, i) = x;
+                });
+            }
+        }
+        if (kept || !infinite) run.sum_rows(values, f, true, up, down);
+        if (kept) {
+            Kept{kept, n, f}.each(run, row, up, down, [](double& to, double x) { to = x; });
+        }
+        if (infinite) run.sum_rows(values, planes, false, up, up);
+        for (int64_t i = 0; i < run.length; ++i) {
+            const double z = 1 + up[i] + (infinite ? 0 : down[i]);
+            if (log_z) log_z[row * n + run.begin + i] = static_cast<Float>(std::log(z));
+            const auto total = [&](int64_t c) {
+                return run.at(values, c, i) + run.at(up, 1 + c, i);
+            };
+            for (int64_t c = 0; c < f; ++c) {
+                double mean = static_cast<double>(rows.sorted[row * n + run.begin]);
+                if (infinite) {
+                    mean = join<Float>(total(c) / z, total(f + c), total(2 * f + c));
+                } else if (!own) {
+                    mean = run.at(values, c, i) + (run.at(up, 1 + c, i) + run.at(down, 1 + c, i)) / z;
+                }
+                y_run[i * f + c] = static_cast<Float>(mean);
+            }
+        }
+    };
+    const double smallest = infinite ? kUnderflow<Float> : kNegligible<Float>;
+    for_each_run(rows, smallest, 2 * planes + f + 2, blank, work);
+}
+
+// w = P^T u by item; u is by position.
+template <class Float>
+void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
+    const int64_t n = rows.n, f = rows.features;
+    const bool infinite = any_infinite(u, rows.rows * n * f);
+    const int64_t planes = infinite ? 3 * f : f;
+    const auto blank = [&](int64_t row, double value) { fill_with(w + row * n * f, n * f, value); };
+    const double smallest = infinite ? kUnderflow<Float> : kNegligible<Float>;
+    for_each_run(rows, smallest, 2 * planes + 1, blank, [&](int64_t row, BandRun<Float>& run) {
+        double* shares = run.take_cleared(planes);
+        double* sums = run.take(planes);
+        double* z = run.take(1);
+        run.sum_rows(nullptr, 0, false, z, z);
+        const Float* from = u + (row * n + run.begin) * f;
+        for (int64_t i = 0; i < run.length; ++i) {
+            for (int64_t c = 0; c < f; ++c) {
+                split(from[i * f + c], infinite, [&](int64_t part, double x) {
+                    run.at(shares, part * f + c, i) = x / (1 + z[i]);
+                });
+            }
+        }
+        run.sum_columns(shares, planes, sums);
+        const int64_t* order = rows.order + row * n + run.begin;
+        for (int64_t i = 0; i < run.length; ++i) {
+            Float* item = w + (row * n + order[i]) * f;
+            const auto total = [&](int64_t c) { return run.at(shares, c, i) + run.at(sums, c, i); };
+            for (int64_t c = 0; c < f; ++c) {
+                const double sum = infinite ? join<Float>(total(c), total(f + c), total(2 * f + c))
+                                            : total(c);
+                item[c] = static_cast<Float>(sum);
+            }
+        }
+    });
+}
+
+// The planes of a derivative. For a loss L, M_rp = w_rp dL/dw_rp is w_rp (s_r . (p_p - p_r) + t_r).
+struct Planes {
+    double *p, *s, *t;
+    double *up, *down;  // the sums over rows, and then what M adds up to in each row
+    double *sums, *flow, *force;
+
+    static constexpr int64_t number(int64_t f) { return 5 * f + 8; }
+
+    template <class Float>
+    Planes(BandRun<Float>& run, int64_t f)
+        : p(run.take_cleared(f)),
+          s(run.take_cleared(f)),
+          t(run.take_cleared(1)),
+          up(run.take(f + 1)),
+          down(run.take(f + 1)),
+          sums(run.take(f)),
+          flow(run.take(4)),
+          force(run.take(1)) {}
+};
+
+// Writes the derivative by the place of each position to `force`, and returns that by the scale.
+// With cost_r(p) = x_r + 2 x_{r+1} + ... + 2 x_{p-1} - (2 (p - r) - 1) x_p for p > r, and the
+// negative of the same for p < r: `crossing` adds up the pairs with the position between them.
+template <class Float>
+double collect(const BandRun<Float>& run, const Planes& planes) {
+    double crossing = 0, moment = 0;
+    for (int64_t i = 0; i < run.length; ++i) {
+        const double up = planes.up[i], down = planes.down[i];
+        crossing -= planes.flow[i] - down;
+        const double pull = up - down + run.at(planes.flow, 2, i) + 2 * crossing;
+        crossing += up - run.at(planes.flow, 1, i);
+        planes.force[i] = -run.inverse_scale * pull;
+        moment += run.at(planes.flow, 3, i);
+    }
+    return moment * run.inverse_scale;
+}
+
+// The derivatives of a product, for what read(row, position, c) is p there and
+// middle(row, position, c, mean) is s Z, given the mean of p in the row; g_z is dL/d(log Z), or null.
+// `kept` are the sums of p over rows if they are known, or null.
+// What spread_to(row, position, c, P^T (s Z)) returns is added to the derivative by the score.
+template <class Float, class Read, class Middle, class Spread>
+void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Float* g_z,
+                   double* kept, const Read& read, const Middle& middle, const Spread& spread_to) {
+    const int64_t n = rows.n, f = rows.features;
+    const auto blank = [&](int64_t row, double value) { fill_gradients(to, row, n, f, value); };
+    const auto work = [&](int64_t row, BandRun<Float>& run) {
+        const Planes planes(run, f);
+        const auto [p, s, t, up, down, sums, flow, force] = planes;
+        for (int64_t i = 0; i < run.length; ++i) {
+            for (int64_t c = 0; c < f; ++c) run.at(p, c, i) = read(row, run.begin + i, c);
+        }
+        if (kept) {
+            Kept{kept, n, f}.each(run, row, up, down, [](double x, double& to) { to = x; });
+        } else {
+            run.sum_rows(p, f, true, up, down);
+        }
+        for (int64_t i = 0; i < run.length; ++i) {
+            const double share = 1 / (1 + up[i] + down[i]);
+            t[i] = g_z ? share * static_cast<double>(g_z[row * n + run.begin + i]) : 0.0;
+            double m_up = 0, m_down = 0;
+            for (int64_t c = 0; c < f; ++c) {
+                const double above = run.at(up, 1 + c, i), below = run.at(down, 1 + c, i);
+                const double shift = (above + below) * share;  // of the mean, from p
+                const double mean = run.at(p, c, i) + shift;
+                const double weight = share * middle(row, run.begin + i, c, mean);
+                run.at(s, c, i) = weight;
+                t[i] -= weight * shift;
+                m_up += weight * above;
+                m_down += weight * below;
+            }
+            up[i] = m_up + t[i] * up[i];
+            down[i] = m_down + t[i] * down[i];
+        }
+        run.differentiate(p, s, t, f, to.scale, sums, flow);
+        const double by_scale = collect(run, planes);
+        for (int64_t i = 0; i < run.length; ++i) {
+            for (int64_t c = 0; c < f; ++c) {
+                const double spread = run.at(s, c, i) + run.at(sums, c, i);
+                force[i] += spread_to(row, run.begin + i, c, spread);
+            }
+        }
+        if (run.tied) return;  // infinite scores
+        if (to.scale) to.scale[row] += by_scale;
+        if (to.scores) {
+            const int64_t at = row * n + run.begin;
+            average_ties(rows.sorted + at, rows.order + at, 0, run.length, force,
+                         to.scores + row * n);
+        }
+    };
+    for_each_run(rows, kNegligible<Float>, Planes::number(f), blank, work);
+}
+
+// The derivatives of sum(g_y * y) + sum(g_z * log Z) for y, log Z = apply(v). Null means zero. If v
+// itself is null, all of the derivative goes to the scores. `kept` is what apply kept, or null.
+template <class Float>
+void apply_backward(const Rows<Float>& rows, const Float* v, const Float* g_y, const Float* g_z,
+                    double* kept, const Gradients<Float>& to) {
+    const int64_t n = rows.n, f = rows.features;
+    const auto read = [&](int64_t row, int64_t position, int64_t c) {
+        return finite_or_zero(values_at<0>(rows, v, row, position)[c]);
+    };
+    const auto middle = [&](int64_t row, int64_t position, int64_t c, double) {
+        return g_y ? static_cast<double>(g_y[(row * n + position) * f + c]) : 0.0;
+    };
+    const auto spread_to = [&](int64_t row, int64_t position, int64_t c, double spread) {
+        if (!v) return spread;
+        if (!to.values) return 0.0;
+        const int64_t at = (row * n + rows.order[row * n + position]) * f + c;
+        to.values[at] = std::isinf(v[at]) ? Float{0} : static_cast<Float>(spread);
+        return 0.0;
+    };
+    differentiate(rows, to, g_z, kept, read, middle, spread_to);
+}
+
+// The derivatives of sum(g * w) for w = apply_transposed(u).
+template <class Float>
+void apply_transposed_backward(const Rows<Float>& rows, const Float* u, const Float* g,
+                               const Gradients<Float>& to) {
+    const int64_t n = rows.n, f = rows.features;
+    const auto read = [&](int64_t row, int64_t position, int64_t c) {
+        return static_cast<double>(g[(row * n + rows.order[row * n + position]) * f + c]);
+    };
+    const auto middle = [&](int64_t row, int64_t position, int64_t c, double mean) {
+        const int64_t at = (row * n + position) * f + c;
+        if (to.values) to.values[at] = std::isinf(u[at]) ? Float{0} : static_cast<Float>(mean);
+        return finite_or_zero(u[at]);
+    };
+    const auto spread_to = [](int64_t, int64_t, int64_t, double) { return 0.0; };
+    const Float* no_g_z = nullptr;
+    differentiate(rows, to, no_g_z, nullptr, read, middle, spread_to);
+}
+
+}  // namespace neuralsort
+}  // namespace softorder

@@ -1,0 +1,209 @@
+// A batch of rows of sorted scores: what every kernel that reads them shares.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <new>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#include "block_kernels.hpp"
+#include "parallel.hpp"
+
+namespace softorder {
+
+// No weight crosses a gap this wide, in units of the scale. Wider ones count as this: a moment must
+// not be zero times infinity.
+constexpr double kFar = 1000;
+
+// A batch of rows of sorted scores.
+template <class Float>
+struct Rows {
+    const Float* sorted;    // (rows, n), descending; 0 where masked
+    const int64_t* order;   // (rows, n), item at each position
+    const int64_t* counts;  // (rows,), how many items take part; null if all do
+    const double* scale;    // (rows,), or one for all
+    bool scale_per_row;
+    Terms terms;
+    int64_t rows, n, features;
+    int threads;
+};
+
+// Positions of one row whose weights for each other are not zero.
+struct Run {
+    int64_t begin, end;
+    bool tied;  // infinite scores: all weights are equal
+};
+
+struct Runs {
+    Run run[3];
+    int number = 0;
+    bool spoiled = false;  // by a NaN: everything in this row is NaN
+
+    void add(int64_t begin, int64_t end, bool tied) {
+        if (begin < end) run[number++] = {begin, end, tied};
+    }
+};
+
+template <class Float>
+Runs find_runs(const Float* sorted, int64_t count, double scale) {
+    Runs runs;
+    // Not `scale <= 0`: a NaN must not pass.
+    runs.spoiled = count > 0 && (std::isnan(sorted[0]) || !(scale > 0));
+    if (runs.spoiled) return runs;
+    int64_t first = 0, last = count;
+    while (first < count && sorted[first] == std::numeric_limits<Float>::infinity()) ++first;
+    while (last > first && sorted[last - 1] == -std::numeric_limits<Float>::infinity()) --last;
+    runs.add(0, first, true);
+    runs.add(first, last, false);
+    runs.add(last, count, true);
+    return runs;
+}
+
+// Memory that grows and is never cleared: numbers are written before they are read.
+class Scratch {
+  public:
+    double* get(int64_t size) {
+        if (size > capacity_) {
+            memory_.reset();
+            capacity_ = 0;
+            memory_.reset(allocate(static_cast<size_t>(size) * sizeof(double)));
+            capacity_ = size;
+        }
+        return memory_.get();
+    }
+
+    int64_t capacity() const { return capacity_; }
+
+  private:
+    struct Free {
+        void operator()(double* memory) const { std::free(memory); }
+    };
+
+    static double* allocate(size_t bytes) {
+        void* memory = nullptr;
+#ifdef MADV_HUGEPAGE
+        // A page fault for every 4 KiB would cost as much as the recurrences.
+        constexpr size_t huge_page = size_t{1} << 21;
+        if (bytes >= 2 * huge_page && posix_memalign(&memory, huge_page, bytes) == 0) {
+            madvise(memory, bytes, MADV_HUGEPAGE);
+        }
+#endif
+        if (!memory) memory = std::malloc(bytes);
+        if (!memory) throw std::bad_alloc();
+        return static_cast<double*>(memory);
+    }
+
+    std::unique_ptr<double, Free> memory_;
+    int64_t capacity_ = 0;
+};
+
+// A thread's memory, kept from call to call: fresh memory costs a page fault for every 4 KiB, as
+// much as the recurrences. What is large is given back.
+template <class Memory>
+class Kept {
+  public:
+    Memory& get() { return memory(); }
+    ~Kept() {
+        constexpr int64_t most = int64_t{1} << 23;  // 64 MiB: what a row of a million takes
+        if (memory().capacity() > most) memory() = Memory();
+    }
+
+  private:
+    static Memory& memory() {
+        static thread_local Memory kept;
+        return kept;
+    }
+};
+
+// Calls work(row, runs, scale, threads, memory) for every row. Threads go over rows, `minimum` or
+// more for each, or inside one if that can be `cut` and there are few.
+template <class Memory, class Float, class Work>
+void for_each_row(const Rows<Float>& rows, bool cut, int64_t minimum, const Work& work) {
+    const auto one = [&](int64_t row, int threads, Memory& memory) {
+        const double scale = rows.scale[rows.scale_per_row ? row : 0];
+        const int64_t count = rows.counts ? rows.counts[row] : rows.n;
+        work(row, find_runs(rows.sorted + row * rows.n, count, scale), scale, threads, memory);
+    };
+    if (cut && rows.rows / 2 < rows.threads) {
+        Kept<Memory> kept;
+        for (int64_t row = 0; row < rows.rows; ++row) one(row, rows.threads, kept.get());
+        return;
+    }
+    for_each_range(rows.threads, rows.rows, minimum, [&](int64_t begin, int64_t end) {
+        Kept<Memory> kept;
+        for (int64_t row = begin; row < end; ++row) one(row, 1, kept.get());
+    });
+}
+
+// The number of features: one, known to the compiler, or any (0).
+template <int Features, class Float>
+int64_t features_of(const Rows<Float>& rows) {
+    return Features ? Features : rows.features;
+}
+
+// The values of the item at a position.
+template <int Features, class Float>
+const Float* values_at(const Rows<Float>& rows, const Float* v, int64_t row, int64_t position) {
+    const int64_t at = row * rows.n + position;
+    if (!v) return rows.sorted + at;
+    return v + (row * rows.n + rows.order[at]) * features_of<Features>(rows);
+}
+
+template <class Float>
+bool any_infinite(const Float* x, int64_t size) {
+    // Infinity minus itself is the only way from not-NaN to NaN: one pass without branches.
+    bool found = false;
+    for (int64_t i = 0; i < size; ++i) found |= x[i] == x[i] && !(x[i] - x[i] == 0);
+    return found;
+}
+
+template <class Float>
+double finite_or_zero(Float x) {
+    return std::isinf(x) ? 0.0 : static_cast<double>(x);
+}
+
+template <class Float>
+void fill_with(Float* to, int64_t size, double value) {
+    for (int64_t i = 0; i < size; ++i) to[i] = static_cast<Float>(value);
+}
+
+// Writes the mean of `force` over each group of tied scores to the items of the group.
+template <class Float>
+void average_ties(const Float* sorted, const int64_t* order, int64_t begin, int64_t end,
+                  const double* force, Float* gradient) {
+    for (int64_t i = begin, next; i < end; i = next) {
+        next = i + 1;
+        if (next == end || sorted[next] != sorted[i]) {  // nearly always: without a division
+            gradient[order[i]] = static_cast<Float>(force[i]);
+            continue;
+        }
+        double sum = force[i];
+        for (; next < end && sorted[next] == sorted[i]; ++next) sum += force[next];
+        const Float mean = static_cast<Float>(sum / static_cast<double>(next - i));
+        for (int64_t j = i; j < next; ++j) gradient[order[j]] = mean;
+    }
+}
+
+// Where a gradient is not asked for, its pointer is null.
+template <class Float>
+struct Gradients {
+    Float* scores;   // (rows, n) by item
+    Float* values;   // (rows, n, features): by item for P v, by position for P^T u
+    double* scale;   // (rows,)
+};
+
+template <class Float>
+void fill_gradients(const Gradients<Float>& to, int64_t row, int64_t n, int64_t f, double value) {
+    if (to.scores) fill_with(to.scores + row * n, n, value);
+    if (to.values) fill_with(to.values + row * n * f, n * f, value);
+    if (to.scale) to.scale[row] = value;
+}
+
+}  // namespace softorder

@@ -1,0 +1,150 @@
+"""Ranks from contests between pairs of items: expected ranks, and their whole distribution.
+
+An item beats another with a probability that grows with the difference of their scores; its rank
+is one more than the number of items that beat it. All sums are in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from softorder._array import Array, arange_like, take_along
+from softorder.kernels.scan import shift
+from softorder.kernels.scores import MASKED, SortedScores, pick
+
+# Differences are cut off here, long after every probability is 0 or 1: the derivative by the scale
+# would be zero times infinity.
+_FAR = 1e4
+# Entries that are computed at a time.
+TILE = 1 << 20
+
+
+def expected_ranks(scores: SortedScores, beats: Callable[[Array], Array], scale: Any) -> Array:
+    """Return 1 + the sum of the chances to be beaten, at each position, (..., n) in float64.
+
+    O(n^2) time, O(n) memory.
+
+    Args:
+        scores: The sorted scores.
+        beats: The chance that an item wins, as a function of the scaled difference; 1/2 at 0.
+        scale: What differences are divided by: a number, or an array (..., 1).
+    """
+    contests = _Contests(scores, scale)
+    xp = scores.wiring.xp
+
+    def ranks(rows: Array) -> Array:
+        chances = xp.where(contests.apart(rows), 0.0, beats(contests.differences(rows)))
+        # An item does not meet itself: its chance of 1/2 is taken from the 1.
+        return 0.5 + xp.sum(chances, axis=-1)
+
+    return contests.by_parts(ranks, math.prod(scores.shape), axis=-1)
+
+
+def rank_distribution(
+    scores: SortedScores, nodes: list[float], weights: list[float], scale: Any
+) -> Array:
+    r"""Return the probability of each position for each item, (..., n, n): positions x items.
+
+    Given the item's own noise z, its contests are independent, each lost with the probability
+    Phi((x_p - x_i) / scale - z): the number of losses has a Poisson-binomial distribution, which
+    is averaged over z. O(nodes n^3) time, O(n^2) memory.
+
+    Args:
+        scores: The sorted scores.
+        nodes: Of the quadrature over z.
+        weights: Of the quadrature; they sum to 1.
+        scale: The standard deviation of the noise: a number, or an array (..., 1).
+    """
+    contests = _Contests(scores, scale)
+    wiring, xp, n = scores.wiring, scores.wiring.xp, scores.shape[-1]
+    like = {"dtype": xp.float64, "device": scores.device}
+    z, weight = xp.asarray(nodes, **like)[:, None], xp.asarray(weights, **like)[:, None]
+
+    def losses(rows: Array, z: Array, weight: Array) -> Array:
+        """Return a part of the distribution of the number of losses at `rows`, (..., k, n)."""
+        none = contests.apart(rows) | (rows[:, None] == contests.every)
+        chances = wiring.normal_cdf(contests.differences(rows)[..., None, :] - z)
+        chances = xp.where(none[..., None, :], 0.0, chances)
+        return xp.sum(weight * _count_losses(xp, chances), axis=-2)
+
+    # All steps of `_count_losses` are kept for the backward pass of a part.
+    each = math.prod(scores.shape) * n
+    parts = _slices(len(nodes), each)
+
+    def distribution(rows: Array) -> Array:
+        if len(parts) == 1:
+            return losses(rows, z, weight)
+        return sum(wiring.checkpoint(losses, rows, z[part], weight[part]) for part in parts)
+
+    every = contests.by_parts(distribution, each * len(nodes), axis=-2)
+    # Exactly a distribution, whatever the rounding of the weights.
+    return _place(scores, every / xp.sum(every, axis=-1, keepdims=True))
+
+
+def _slices(count: int, each: int) -> list[slice]:
+    """Cut 0..count into slices of at most `TILE` entries, of which each one has `each`."""
+    height = max(1, TILE // max(1, each))
+    return [slice(start, start + height) for start in range(0, count, height)]
+
+
+class _Contests:
+    """All pairs of positions, a few rows at a time."""
+
+    def __init__(self, scores: SortedScores, scale: Any) -> None:
+        self.wiring = scores.wiring
+        xp = self.wiring.xp
+        # Not inside what is computed twice: `scores` computes a thing once.
+        self.block = scores.position_block
+        self.every = arange_like(xp, scores.shape[-1], scores.order)
+        self.x = xp.astype(scores.positions, xp.float64)
+        self.scale = scale if isinstance(scale, float) else scale[..., None]
+
+    def apart(self, rows: Array) -> Array:
+        """Tell which positions never meet those of `rows`, (..., k, n): those of other blocks."""
+        return pick(self.wiring, self.block, rows)[..., :, None] != self.block[..., None, :]
+
+    def differences(self, rows: Array) -> Array:
+        """Return (x_p - x_i) / scale for positions i of `rows` and all p, (..., k, n)."""
+        here = pick(self.wiring, self.x, rows)[..., :, None]
+        difference, xp = (self.x[..., None, :] - here) / self.scale, self.wiring.xp
+        return xp.where(difference > _FAR, _FAR, xp.where(difference < -_FAR, -_FAR, difference))
+
+    def by_parts(self, function: Callable[[Array], Array], each: int, axis: int) -> Array:
+        """Return function(rows) for all rows, some at a time, and again in the backward pass.
+
+        Args:
+            function: Of positions (k,).
+            each: How many entries it computes for one of them.
+            axis: Where the positions are in its result.
+        """
+        parts = _slices(self.every.shape[0], each)
+        if len(parts) <= 1:
+            return function(self.every)
+        return self.wiring.xp.concat(
+            [self.wiring.checkpoint(function, self.every[part]) for part in parts], axis=axis
+        )
+
+
+def _count_losses(xp: Any, chances: Array) -> Array:
+    """Return the distribution of the number of losses, (..., n), from the chances (..., n)."""
+    state = [xp.ones_like(chances[..., :1]), xp.zeros_like(chances[..., 1:])]
+    distribution = xp.concat(state, axis=-1)
+    for j in range(chances.shape[-1]):
+        lost = chances[..., j : j + 1]
+        distribution = distribution * (1 - lost) + shift(xp, distribution) * lost
+    return distribution
+
+
+def _place(scores: SortedScores, losses: Array) -> Array:
+    """Turn the number of losses (..., sorted items, n) into positions (..., n, items)."""
+    wiring = scores.wiring
+    xp, n = wiring.xp, scores.shape[-1]
+    begin, size = (x[..., None, :] for x in scores.spans())
+    count = arange_like(xp, n, scores.order)[:, None] - begin
+    inside = (count >= 0) & (count < size) & (scores.position_block != MASKED)[..., None, :]
+    chosen = take_along(wiring, xp.matrix_transpose(losses), xp.where(inside, count, 0), axis=-2)
+    by_position = xp.where(inside, chosen, 0.0)
+    inverse = xp.argsort(scores.order, axis=-1)[..., None, :]
+    return take_along(wiring, by_position, inverse, axis=-1)

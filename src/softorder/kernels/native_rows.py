@@ -1,0 +1,115 @@
+"""Rows that are softmaxes, with products in C++; see `native.py`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from softorder._array import Array, cast, take_along
+from softorder.kernels.dense import RowSoftmax
+from softorder.kernels.native import Native
+from softorder.kernels.operator import Operator
+from softorder.kernels.scores import MASKED, SortedScores
+from softorder.kernels.tiled import Closeness, inverse_order, rows_of_a_tile
+
+Formula = Callable[[SortedScores, Any], tuple[RowSoftmax, Closeness]]
+"""`(scores, tau)` gives rows in array operations; tau is a number, or has shape (..., 1, 1)."""
+
+# At most one row in so many: in array operations, but these alone, they cost less than all in C++.
+FEW = 256
+
+
+class NativeRows(Native):
+    """The rows of a formula: products in C++, the rest in array operations."""
+
+    def __init__(
+        self,
+        scores: SortedScores,
+        tau: Any,
+        prefix: str,
+        formula: Formula,
+        choose: Callable[[RowSoftmax, Closeness], Operator],
+    ) -> None:
+        """Sort the scores.
+
+        Args:
+            scores: The scores.
+            tau: As in `Formula`.
+            prefix: What the names of its products in `native.PRODUCTS` begin with.
+            formula: What the rows are.
+            choose: Gives the best operator for such rows in array operations.
+        """
+        self.wiring = scores.wiring
+        self.valid = scores.valid
+        self.scores = scores
+        self.scale = tau if isinstance(tau, float) else tau[..., 0]
+        self.tau = tau
+        self.formula = formula
+
+        def rebuild(scores: SortedScores, scale: Any) -> Operator:
+            return choose(*formula(scores, scale if isinstance(scale, float) else scale[..., None]))
+
+        # exp(-cost / tau): the scale is tau to the power of 1.
+        self._start(prefix, 1.0, rebuild)
+
+    @property
+    def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.scores.order
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.scores.shape
+
+    def sorted(self) -> Array:
+        return self.scores.sorted()
+
+    def log_rows(self, rows: Array | None = None) -> Array:
+        return self._portable().log_rows(rows)
+
+    def rows(self, rows: Array | None = None) -> Array:
+        return self._portable().rows(rows)
+
+    def apply(self, v: Array, rows: Array | None = None) -> Array:
+        y = None if self._are_few(rows) else self._product("apply", self._in_common_dtype(v))
+        if y is None:
+            return self._portable().apply(v, rows)
+        return y if rows is None else take_along(self.wiring, y, rows[..., None], axis=-2)
+
+    def apply_transposed(self, u: Array, rows: Array | None = None) -> Array:
+        if self._are_few(rows):
+            return self._portable().apply_transposed(u, rows)
+        u = self._in_common_dtype(u)
+        if rows is not None:
+            u = self.wiring.add_along_axis(u, rows, self.shape[-1])
+        w = self._product("apply_transposed", u)
+        return self._portable().apply_transposed(u) if w is None else w
+
+    def log_prob(self, permutation: Array) -> Array:
+        log_z = self._log_normalizers()
+        if log_z is None:
+            return self._portable().log_prob(permutation)
+        _, closeness = self.formula(self.scores, self.tau)
+        xp, block = self.wiring.xp, self.scores.position_block
+        place = take_along(self.wiring, inverse_order(self), permutation, axis=-1)
+        other = take_along(self.wiring, block, place, axis=-1)
+        log_p = xp.where(block == other, closeness(place) - log_z, -math.inf)
+        return xp.sum(xp.where(block == MASKED, 0.0, log_p), axis=-1)
+
+    def entropy(self) -> Array:
+        return self._portable().entropy()
+
+    def _portable(self) -> Operator:
+        """Return the same in array operations. Not kept: it is made of what may have a gradient."""
+        return self._rebuild(self.scores, self.scale)
+
+    def _in_common_dtype(self, v: Array) -> Array:
+        dtype, xp = self.scores.dtype, self.wiring.xp
+        return v if v.dtype == dtype else cast(xp, v, xp.result_type(v.dtype, dtype))
+
+    def _are_few(self, rows: Array | None) -> bool:
+        """Tell whether to compute these rows alone, if that takes no more memory than a tile."""
+        if rows is None:
+            return False
+        few = rows.shape[-1]
+        return few * FEW <= self.shape[-1] and few <= rows_of_a_tile(self.shape)

@@ -1,0 +1,181 @@
+"""Learning latent permutations with Gumbel-Sinkhorn networks (Mena et al., ICLR 2018)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from softorder import _checks
+from softorder._array import Array, Wiring, take_along, widen, wiring_of
+from softorder.kernels.balance import Balance
+from softorder.kernels.dense import Rows
+from softorder.kernels.host import assign
+from softorder.permutation import SoftPermutation
+from softorder.relaxations.base import Relaxation, check_temperature
+
+
+@dataclass(frozen=True, eq=False)
+class Sinkhorn(Relaxation):
+    r"""The matching of greatest total weight, relaxed: rows and columns of exp(X / tau) balanced.
+
+    .. math:: S(X / \tau) = \lim_k (T_r \circ T_c)^k(\exp(X / \tau))
+
+    It takes a square matrix X, not scores: entry (i, j) is how well item j suits position i. As tau
+    goes to 0 the result goes to the permutation that `scipy.optimize.linear_sum_assignment` finds,
+    which `hard()` gives. Each iteration costs O(n^2). `P.marginal_error()` tells how far the sums
+    are from 1: the rows are right, the columns nearly.
+
+    Args:
+        tau: The temperature, in the units of X: a positive number, or an array with one value per
+            batch row, which receives its gradient.
+        iterations: How many iterations are done, if `tolerance` is None.
+        tolerance: Come so close to the limit that each sum is 1 within this, instead of a fixed
+            number of iterations (by Newton's method, O(n^3) a step). It looks at values, and cannot
+            be compiled.
+
+    Example:
+        >>> import numpy as np
+        >>> import softorder as so
+        >>> P = so.Sinkhorn(tau=1.0)(np.array([[1.0, 3.0], [2.0, 1.0]]))
+        >>> P.matrix().round(3)
+        array([[0.182, 0.818],
+               [0.818, 0.182]])
+        >>> bool(P.marginal_error() < 1e-6)
+        True
+    """
+
+    tau: float | Array = 1.0
+    iterations: int = 20
+    tolerance: float | None = None
+    hint = "Sinkhorn takes a matrix: Sinkhorn(tau)(matrix). For scores: OptimalTransportSort."
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without a matrix."""
+        check_temperature(self.tau)
+        check_stopping(self.iterations, self.tolerance)
+
+    def __call__(self, matrix: Array) -> SoftPermutation:
+        """Balance a batch of matrices.
+
+        Args:
+            matrix: (..., n, n), a floating dtype. -inf forbids a pair.
+
+        Returns:
+            A `SoftPermutation`; it has no scores, so that `sorted` and `sort_scores` are errors.
+        """
+        wiring = wiring_of(matrix=matrix)
+        _checks.check_floating(wiring.xp, matrix, "matrix")
+        _checks.check_square(matrix.shape)
+        xp = wiring.xp
+        logits = xp.astype(matrix, xp.float64) / self._temperature(wiring, matrix)
+        # A NaN spoils its own matrix, all of it.
+        spoiled = xp.any(xp.isnan(logits), axis=(-2, -1), keepdims=True)
+        logits = xp.where(spoiled, math.nan, logits)
+        sums = xp.ones(matrix.shape[:-1], dtype=xp.float64, device=matrix.device)
+        balance = Balance(wiring, logits, sums)
+        start = xp.zeros_like(sums)
+        if self.tolerance is None:
+            log_p = balance.iterate(start, self.iterations)
+        else:
+            log_p = balance.converge(start, self.tolerance)
+        dtype = widen(xp, matrix).dtype
+        matching = _Matching(wiring, logits, xp.astype(log_p, dtype))
+        return SoftPermutation(matching, dim=-1, scores=matrix)
+
+    def _temperature(self, wiring: Wiring, matrix: Array) -> Any:
+        """Return tau ready to divide (..., n, n) in float64."""
+        tau: Any = self.tau
+        if isinstance(tau, _checks.REAL):
+            return float(tau)
+        xp = wiring_of(matrix=matrix, tau=tau).xp
+        _checks.check_floating(xp, tau, "tau")
+        _checks.check_temperature_shape(tau.shape, matrix.shape[:-2])
+        if wiring.is_concrete(tau):
+            _checks.check_temperatures(xp, tau, 0.0)
+        return xp.astype(tau, xp.float64)[..., None, None]
+
+
+def gumbel_sinkhorn(
+    matrix: Array,
+    how: Sinkhorn | float = 1.0,
+    *,
+    shape: Sequence[int] = (),
+    noise: float = 1.0,
+    generator: Any = None,
+) -> SoftPermutation:
+    """Sample soft permutations: `Sinkhorn` of a matrix with Gumbel noise added to each entry.
+
+    Args:
+        matrix: (..., n, n), a floating dtype.
+        how: A `Sinkhorn`, or its temperature.
+        shape: Of the samples; it comes first in the result.
+        noise: What the noise is multiplied by.
+        generator: The framework's own source of random numbers; None for its default.
+
+    Returns:
+        A `SoftPermutation` of shape (*shape, ..., n, n), differentiable in the matrix.
+
+    Example:
+        >>> import numpy as np
+        >>> import softorder as so
+        >>> P = so.gumbel_sinkhorn(np.eye(3), 0.5, shape=(7,), generator=np.random.default_rng(0))
+        >>> P.shape
+        (7, 3, 3)
+    """
+    wiring = wiring_of(matrix=matrix)
+    xp = wiring.xp
+    _checks.check_floating(xp, matrix, "matrix")
+    _checks.check_square(matrix.shape)
+    wide = widen(xp, matrix)
+    draws = wiring.gumbel((*shape, *matrix.shape), wide, generator)
+    sinkhorn = how if isinstance(how, Sinkhorn) else Sinkhorn(tau=how)
+    return sinkhorn(xp.astype(wide + noise * draws, matrix.dtype))
+
+
+def check_stopping(iterations: Any, tolerance: Any) -> None:
+    """Check when iterations are to stop."""
+    _checks.check_count(iterations, 10**9, "iterations")
+    if tolerance is not None:
+        _checks.check_positive_number(
+            tolerance,
+            "tolerance",
+            "Pass for example 1e-4, or None for a fixed number of iterations.",
+        )
+
+
+class _Matching(Rows):
+    """A matrix that was made of a matrix: it has an order, but no scores."""
+
+    def __init__(self, wiring: Wiring, logits: Array, log_matrix: Array) -> None:
+        self.wiring = wiring
+        self.valid = None
+        self.logits = logits
+        self.log_matrix = log_matrix
+
+    @property
+    def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.wiring.host(assign, self.logits)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.log_matrix.shape[:-1])
+
+    def log_rows(self, rows: Array | None = None) -> Array:
+        if rows is None:
+            return self.log_matrix
+        return take_along(self.wiring, self.log_matrix, rows[..., :, None], axis=-2)
+
+    def sorted(self) -> Array:
+        raise TypeError(_NO_SCORES)
+
+    def sort_scores(self, *, flip: bool = False) -> Array:
+        raise TypeError(_NO_SCORES)
+
+
+_NO_SCORES = _checks.message(
+    "sorted and sort_scores need a soft permutation that was made of scores",
+    "one that was made of a matrix",
+    "Apply it to what is to be moved: P @ v, or P.apply(x, dim).",
+)
