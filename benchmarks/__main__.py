@@ -10,8 +10,9 @@ from pathlib import Path
 
 from benchmarks.cases import BACKWARD, FORWARD, QUICK_SHAPES, SHAPES, Case, Shape, shape_name
 from benchmarks.checks import comparisons
+from benchmarks.implementation import LONG_SHAPE
 from benchmarks.machine import ROOT
-from benchmarks.registry import IMPLEMENTATIONS, LONG_SHAPE
+from benchmarks.registry import FAMILIES, IMPLEMENTATIONS, select
 from benchmarks.report import write_report
 from benchmarks.runner import Limits, Runner
 
@@ -20,15 +21,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Time and peak memory of soft sorting. Each case runs in its own process, "
-        "and only if its implementation agrees with the reference.",
+        description="Time and peak memory of soft sorting and ranking. Each case runs in its own "
+        "process, and only if its implementation agrees with the reference.",
     )
     parser.add_argument(
         "--only",
         metavar="NAME",
         action="append",
-        choices=list(IMPLEMENTATIONS),
-        help=f"measure only this implementation (repeatable): {', '.join(IMPLEMENTATIONS)}",
+        choices=[*FAMILIES, *IMPLEMENTATIONS],
+        help="measure only this family or implementation (repeatable). "
+        f"Families: {', '.join(FAMILIES)}. Implementations: {'; '.join(IMPLEMENTATIONS)}",
     )
     parser.add_argument(
         "--shape", metavar="B,N", action="append", type=_shape, help="only this shape (repeatable)"
@@ -64,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(write_report(options.report))
         return 0
 
-    names = options.only or list(IMPLEMENTATIONS)
+    names = select(options.only or FAMILIES)
     shapes = options.shape or (QUICK_SHAPES if options.quick else SHAPES)
     directions = (BACKWARD,) if options.quick else (FORWARD, BACKWARD)
     complete = not (options.only or options.shape or options.quick)
@@ -81,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for shape in shapes:
         for name in names:
             for direction in directions:
-                wanted = shape[1] <= IMPLEMENTATIONS[name].up_to.get(direction, 0)
+                wanted = IMPLEMENTATIONS[name].is_timed(shape, direction)
                 if name in runner.verified and wanted:
                     runner.measure(Case(name, shape, direction))
     if not options.quick:

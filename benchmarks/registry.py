@@ -2,130 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TypeAlias
+from typing import Any
 
 import torch
 
 import softorder as so
-from benchmarks.cases import BACKWARD, FORWARD, Shape
+from benchmarks import baselines, references
+from benchmarks.cases import BACKWARD, FORWARD
+from benchmarks.implementation import (
+    LONG_SHAPE,
+    SMALL_SHAPES,
+    VERIFIED_SHAPES,
+    Implementation,
+    Operation,
+)
 
-Values: TypeAlias = Callable[[torch.Tensor, float], torch.Tensor]
-"""Soft-sorted values of x (batch, n) at a temperature."""
-Rows: TypeAlias = Callable[[torch.Tensor, float, torch.Tensor], torch.Tensor]
-"""The same at some positions only: (batch, positions)."""
-
-VERIFIED_SHAPES: tuple[Shape, ...] = ((20, 5), (3, 257), (2, 1030))
-LONG_SHAPE: Shape = (1, 10**5)
-"""Long enough for a kernel to cut one row into segments for its threads."""
-
-
-def _always() -> str | None:
-    """Return no reason to be missing."""
-    return None
-
-
-@dataclass(frozen=True)
-class Implementation:
-    """One way to sort softly.
-
-    Attributes:
-        name: What tables, figures and `--only` call it.
-        values: Soft-sorted values of x at a temperature; differentiable.
-        reference: Some positions of it in plain operations, run in float64 to check `values`.
-        tau: The temperature that is timed.
-        verified_at: The temperatures at which it is checked.
-        verified_shapes: The shapes at which it is checked.
-        up_to: The largest n that is timed, by pass. Empty: only timed in comparisons.
-        kernel: The softorder kernel to ask for; None leaves softorder's own choice.
-        missing: Why it cannot run here, or None where it can.
-        value_tolerance: Largest difference in values, relative to the largest value.
-        gradient_tolerance: The same for gradients.
-    """
-
-    name: str
-    values: Values
-    reference: Rows
-    tau: float
-    verified_at: tuple[float, ...]
-    up_to: Mapping[str, int]
-    verified_shapes: tuple[Shape, ...] = VERIFIED_SHAPES
-    kernel: str | None = None
-    missing: Callable[[], str | None] = field(default=_always)
-    value_tolerance: float = 1e-6
-    gradient_tolerance: float = 1e-5
-
-    @contextlib.contextmanager
-    def active(self) -> Iterator[None]:
-        """Hold the kernel that this implementation asks for."""
-        if self.kernel is None:
-            yield
-        else:
-            with so.config(kernel=self.kernel):
-                yield
+# From nothing pooled to everything, for x in [0, 1). No round numbers but the default, 1: tied
+# scores are multiples of 1/16, and where pools just touch the gradient is not unique.
+STRENGTHS_OF_SORT = (1.0, 123.4, 1234.5, 54321.0)
+STRENGTHS_OF_RANK = (0.0789, 0.345, 1.0, 12.3)
 
 
-def dense(
-    x: torch.Tensor, tau: float, distance: Callable[[torch.Tensor], torch.Tensor]
-) -> torch.Tensor:
-    """Sort softly by the paper's three lines, which build the n x n matrix."""
-    ordered = torch.sort(x, dim=-1, descending=True).values
-    P = torch.softmax(-distance(ordered.unsqueeze(-1) - x.unsqueeze(-2)) / tau, dim=-1)
-    return (P @ x.unsqueeze(-1)).squeeze(-1)
+def _sorted_with(relaxation: Callable[[float], Any], *, descending: bool = False) -> Operation:
+    """Return a soft sort as softorder's users write it."""
+    return lambda x, tau: so.sort(x, relaxation(tau), descending=descending)
 
 
-def dense_rows(x: torch.Tensor, tau: float, rows: torch.Tensor, power: float) -> torch.Tensor:
-    """Compute some rows of the dense formula with distance |a - b|^power."""
-    ordered = torch.sort(x, dim=-1, descending=True).values[..., rows]
-    distance = (ordered.unsqueeze(-1) - x.unsqueeze(-2)).abs() ** power
-    return (torch.softmax(-distance / tau, dim=-1) @ x.unsqueeze(-1)).squeeze(-1)
+def _ranked_with(relaxation: Callable[[float], Any]) -> Operation:
+    """Return a soft rank as softorder's users write it."""
+    return lambda x, tau: so.rank(x, relaxation(tau))
 
 
-def soft(x: torch.Tensor, tau: float, metric: str | float) -> torch.Tensor:
-    """Sort softly with softorder, as its users write it."""
-    return so.sort(x, so.SoftSort(tau, metric=metric), descending=True)
-
-
-def hard(x: torch.Tensor, tau: float) -> torch.Tensor:
-    """Sort with torch.sort; there is no temperature."""
-    return torch.sort(x, dim=-1).values
-
-
-def hard_by_counting(x: torch.Tensor, tau: float, rows: torch.Tensor) -> torch.Tensor:
-    """Sort by counting, for each item, the items before it: a permutation matrix times x."""
-    row, column = x.unsqueeze(-1), x.unsqueeze(-2)
-    n = x.shape[-1]
-    earlier = torch.ones(n, n, dtype=torch.bool).tril(-1)
-    place = ((column < row) | ((column == row) & earlier)).sum(-1)
-    P = (place.unsqueeze(-2) == rows.unsqueeze(-1)).to(x.dtype)
-    return (P @ row).squeeze(-1)
-
-
-def projection(x: torch.Tensor, strength: float) -> torch.Tensor:
-    """Sort with torchsort: the projection of Blondel et al. (2020), another operator than ours."""
-    import torchsort
-
-    return torchsort.soft_sort(x, regularization="l2", regularization_strength=strength)
-
-
-def projection_by_averages(x: torch.Tensor, strength: float, rows: torch.Tensor) -> torch.Tensor:
-    """Compute what torchsort does from all O(n^2) averages of the isotonic regression.
-
-    The decreasing v nearest to y is v_i = min over j <= i of max over k >= i of mean(y_j..y_k).
-    """
-    n = x.shape[-1]
-    target = torch.arange(n, 0, -1, dtype=x.dtype) / strength
-    y = target + torch.sort(x, dim=-1).values
-    total = torch.nn.functional.pad(y.cumsum(-1), (1, 0))
-    index = torch.arange(n)
-    length = index - index.unsqueeze(-1) + 1
-    average = (total[..., None, 1:] - total[..., :-1, None]) / length.clamp(min=1)
-    highest = average.masked_fill(length < 1, -torch.inf).flip(-1).cummax(-1).values.flip(-1)
-    return (highest.masked_fill(length < 1, torch.inf).amin(-2) - target)[..., rows]
+def _balanced(x: torch.Tensor, tau: float) -> torch.Tensor:
+    """Apply to x what Sinkhorn makes of the matrix y x^T, with y from 1 down to 0."""
+    y = torch.linspace(1, 0, x.shape[-1])
+    return so.Sinkhorn(tau)(y.unsqueeze(-1) * x.unsqueeze(-2)).apply(x)
 
 
 def _kernel_missing(kernel: str) -> str | None:
@@ -140,27 +53,24 @@ def _kernel_missing(kernel: str) -> str | None:
     return None
 
 
-def _torchsort_missing() -> str | None:
-    """Return why torchsort cannot run here, or None."""
-    return None if importlib.util.find_spec("torchsort") else "not installed"
-
-
-def _for_metric(metric: str, tau: float, power: float) -> list[Implementation]:
+def _softsort(metric: str, tau: float, power: float) -> list[Implementation]:
     """Return the dense formula and softorder's ways to compute it."""
     common = {
-        "reference": partial(dense_rows, power=power),
+        "family": "SoftSort",
+        "reference": partial(references.softsort, power=power),
         "tau": tau,
         "verified_at": (1e-3, tau, 10.0),
     }
     distance = {"abs": torch.abs, "square": torch.square}[metric]
     fast = {
-        "values": partial(soft, metric=metric),
+        "compute": _sorted_with(partial(so.SoftSort, metric=metric), descending=True),
         "verified_shapes": (*VERIFIED_SHAPES, LONG_SHAPE),
+        "baseline": f"dense {metric}",
     }
     return [
         Implementation(
             f"dense {metric}",
-            partial(dense, distance=distance),
+            compute=partial(baselines.softsort, distance=distance),
             up_to={FORWARD: 10**4, BACKWARD: 10**4},
             # The baseline's own float32 sums: they lose up to 1e-5 in values, 3e-5 in gradients.
             value_tolerance=1e-4,
@@ -192,14 +102,97 @@ def _for_metric(metric: str, tau: float, power: float) -> list[Implementation]:
     ]
 
 
-# The temperatures of the paper's speed experiment: 0.1 for |.|, 0.03 for the square.
+def _neuralsort(
+    kind: str,
+    tau: float,
+    verified_at: tuple[float, ...],
+    largest_n: int,
+    dense_gradient_tolerance: float,
+) -> list[Implementation]:
+    """Return the published formula, the corrected one and softorder at a temperature."""
+    common = {
+        "family": "NeuralSort",
+        "reference": references.neuralsort,
+        "tau": tau,
+        "verified_at": verified_at,
+        "smallest": 100,
+    }
+    # Differences of float32 numbers as large as n, divided by tau.
+    inexact = {"value_tolerance": 1e-4, "gradient_tolerance": dense_gradient_tolerance}
+    return [
+        Implementation(
+            f"NeuralSort published {kind}",
+            compute=partial(baselines.neuralsort, distances=baselines.distances_by_product),
+            up_to={BACKWARD: 1000},
+            baseline=f"NeuralSort corrected {kind}",
+            **inexact,
+            **common,
+        ),
+        Implementation(
+            f"NeuralSort corrected {kind}",
+            compute=partial(baselines.neuralsort, distances=baselines.distances_by_sum),
+            up_to={BACKWARD: 10**4},
+            **inexact,
+            **common,
+        ),
+        Implementation(
+            f"softorder NeuralSort {kind}",
+            compute=_sorted_with(so.NeuralSort, descending=True),
+            verified_shapes=(*VERIFIED_SHAPES, LONG_SHAPE),
+            up_to={BACKWARD: largest_n},
+            baseline=f"NeuralSort corrected {kind}",
+            **common,
+        ),
+    ]
+
+
+def _fast_soft(regularization: str) -> list[Implementation]:
+    """Return softorder's fast soft sort and rank with a regularization."""
+    common = {"tau": 1.0, "up_to": {BACKWARD: 10**6}, "smallest": 100}
+    pool, rank = {
+        "l2": (references.means, references.fast_soft_rank),
+        "kl": (references.log_sums, references.fast_soft_rank_kl),
+    }[regularization]
+    return [
+        Implementation(
+            f"softorder FastSoftSort {regularization}",
+            family="FastSoftSort",
+            compute=_sorted_with(partial(so.FastSoftSort, regularization=regularization)),
+            reference=partial(references.fast_soft_sort, pool=pool),
+            verified_at=STRENGTHS_OF_SORT,
+            baseline="torchsort soft_sort" if regularization == "l2" else None,
+            **common,
+        ),
+        Implementation(
+            f"softorder FastSoftRank {regularization}",
+            family="FastSoftRank",
+            compute=_ranked_with(partial(so.FastSoftRank, regularization=regularization)),
+            reference=rank,
+            verified_at=STRENGTHS_OF_RANK,
+            baseline="torchsort soft_rank" if regularization == "l2" else None,
+            **common,
+        ),
+    ]
+
+
+_TORCHSORT = {
+    "tau": 1.0,
+    "missing": baselines.torchsort_missing,
+    # Its results are differences of float32 numbers up to n / strength, 1030 in the check.
+    "value_tolerance": 1e-4,
+}
+# Balanced in float64, but a matrix of float32, whose product has n roundings.
+_BALANCED = {"verified_shapes": SMALL_SHAPES, "value_tolerance": 1e-5, "smallest": 100}
+
 _ALL = (
-    *_for_metric("abs", tau=0.1, power=1.0),
-    *_for_metric("square", tau=0.03, power=2.0),
+    # The temperatures of the paper's speed experiment: 0.1 for |.|, 0.03 for the square.
+    *_softsort("abs", tau=0.1, power=1.0),
+    *_softsort("square", tau=0.03, power=2.0),
     Implementation(
         "softorder power 1.5",
-        partial(soft, metric=1.5),
-        reference=partial(dense_rows, power=1.5),
+        family="SoftSort",
+        compute=_sorted_with(partial(so.SoftSort, metric=1.5), descending=True),
+        reference=partial(references.softsort, power=1.5),
         tau=0.05,
         verified_at=(1e-3, 0.05, 10.0),
         up_to={FORWARD: 10**4, BACKWARD: 10**4},
@@ -209,23 +202,116 @@ _ALL = (
     ),
     Implementation(
         "torch.sort",
-        hard,
-        reference=hard_by_counting,
+        family="torch.sort",
+        compute=baselines.sort,
+        reference=references.hard_sort,
         tau=0.0,
         verified_at=(0.0,),
         up_to={FORWARD: 10**7, BACKWARD: 10**7},
     ),
+    # The paper's speed experiment has 100 for NeuralSort: most of a row has weight. At 1e-3 only a
+    # few items near the diagonal have.
+    *_neuralsort(
+        "cold",
+        tau=1e-3,
+        verified_at=(1e-3, 0.1),
+        largest_n=10**6,
+        dense_gradient_tolerance=5e-2,
+    ),
+    *_neuralsort(
+        "warm",
+        tau=100.0,
+        verified_at=(1.0, 100.0),
+        largest_n=10**5,
+        dense_gradient_tolerance=5e-4,
+    ),
     Implementation(
-        "torchsort",
-        projection,
-        reference=projection_by_averages,
-        # Its default. On inputs in [0, 1) nothing is pooled there, which is its fastest case.
-        tau=1.0,
-        verified_at=(1.0, 123.4, 1234.5, 54321.0),
+        "softorder OptimalTransportSort sort",
+        family="OptimalTransportSort",
+        compute=_sorted_with(so.OptimalTransportSort),
+        reference=references.transport_sort,
+        tau=0.1,
+        verified_at=(0.01, 0.1, 10.0),
+        up_to={BACKWARD: 100},
+        **_BALANCED,
+    ),
+    Implementation(
+        "softorder OptimalTransportSort rank, 20 targets",
+        family="OptimalTransportSort",
+        compute=_ranked_with(partial(so.OptimalTransportSort, targets=20)),
+        reference=partial(references.transport_rank, targets=20),
+        tau=0.1,
+        verified_at=(0.01, 0.1, 10.0),
+        up_to={BACKWARD: 10**5},
+        **_BALANCED,
+    ),
+    Implementation(
+        "softorder Sinkhorn",
+        family="Sinkhorn",
+        compute=_balanced,
+        reference=references.sinkhorn,
+        tau=0.1,
+        verified_at=(0.03, 0.1, 10.0),
+        up_to={BACKWARD: 1000},
+        **_BALANCED,
+    ),
+    Implementation(
+        "softorder SoftRank rank",
+        family="SoftRank",
+        compute=_ranked_with(so.SoftRank),
+        reference=references.softrank,
+        tau=0.01,
+        verified_at=(1e-3, 0.01, 10.0),
+        up_to={BACKWARD: 10**4},
+        smallest=100,
+    ),
+    Implementation(
+        "softorder SoftRank sort",
+        family="SoftRank",
+        compute=_sorted_with(so.SoftRank),
+        reference=references.softrank_sort,
+        tau=0.01,
+        verified_at=(1e-3, 0.01, 10.0),
+        verified_shapes=((20, 5), (3, 20)),
+        up_to={BACKWARD: 10},  # at (20, 100) its O(n^3) takes minutes
+    ),
+    Implementation(
+        "softorder ApproximateRank",
+        family="ApproximateRank",
+        compute=_ranked_with(so.ApproximateRank),
+        reference=partial(references.contests, chance=torch.sigmoid),
+        tau=0.1,
+        verified_at=(0.01, 0.1, 10.0),
+        up_to={BACKWARD: 10**4},
+        smallest=100,
+    ),
+    *_fast_soft("l2"),
+    *_fast_soft("kl"),
+    Implementation(
+        "torchsort soft_sort",
+        family="FastSoftSort",
+        compute=baselines.torchsort_sort,
+        reference=partial(references.fast_soft_sort, pool=references.means),
+        verified_at=STRENGTHS_OF_SORT,
         up_to={FORWARD: 10**6, BACKWARD: 10**6},
-        missing=_torchsort_missing,
-        # Its values are differences of float32 numbers up to n / strength, 1030 in the check.
-        value_tolerance=1e-4,
+        **_TORCHSORT,
+    ),
+    Implementation(
+        "torchsort soft_rank",
+        family="FastSoftRank",
+        compute=baselines.torchsort_rank,
+        reference=references.fast_soft_rank,
+        verified_at=STRENGTHS_OF_RANK,
+        up_to={BACKWARD: 10**6},
+        smallest=100,
+        **_TORCHSORT,
     ),
 )
 IMPLEMENTATIONS: Mapping[str, Implementation] = {each.name: each for each in _ALL}
+FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(each.family for each in _ALL))
+
+
+def select(wanted: Iterable[str]) -> list[str]:
+    """Return the names of the implementations that have one of these names or families."""
+    wanted = set(wanted)
+    return [each.name for each in _ALL if {each.name, each.family} & wanted]

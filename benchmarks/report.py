@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.cases import BACKWARD, FORWARD, Case, Shape, shape_name
 from benchmarks.checks import checks
+from benchmarks.registry import IMPLEMENTATIONS, select
 from benchmarks.results import Line, Results
 
 # The colours of Okabe and Ito, which the colour-blind can tell apart; markers say it again.
@@ -17,6 +18,8 @@ STYLES = {
     "torch.sort": {"color": "#009E73", "marker": "D"},
     "torchsort": {"color": "#D55E00", "marker": "v"},
 }
+# More lines than these cannot be told apart.
+PICTURED = ("SoftSort", "torch.sort", "torchsort soft_sort")
 LINES = {"square": "--", "1.5": ":"}
 DISTURBANCE = 0.1
 
@@ -27,9 +30,11 @@ def write_report(file: Path) -> str:
     parts = (_origin, _disturbance, _table, _agreement, _checks)
     text = "\n\n".join(part(results) for part in parts)
     (file.parent / "table.md").write_text(text + "\n")
-    if importlib.util.find_spec("matplotlib"):
-        _picture(results, file.parent / "speed.png")
-    else:
+    measured = {case.implementation for case in results.cases}
+    pictured = [name for name in select(PICTURED) if name in measured]
+    if pictured and importlib.util.find_spec("matplotlib"):
+        _picture(results, pictured, file.parent / "speed.png")
+    elif pictured:
         text += "\n\nmatplotlib is not installed: no picture."
     return text
 
@@ -62,7 +67,7 @@ def _disturbance(results: Results) -> str:
 def _table(results: Results) -> str:
     """Return a row for each shape and implementation, in the order of the run."""
     rows = [
-        "| shape | implementation | forward | forward + backward | extra memory | over dense |",
+        "| shape | implementation | forward | forward + backward | extra memory | speed-up |",
         "| --- | --- | ---: | ---: | ---: | ---: |",
     ]
     pairs = dict.fromkeys((case.shape, case.implementation) for case in results.cases)
@@ -76,7 +81,9 @@ def _table(results: Results) -> str:
         )
     note = (
         "Times are medians. Extra memory is the peak of forward + backward above the state before "
-        "it. The last column is the time of the dense formula with the same metric over this time."
+        "it. The last column is the time of a baseline over this time: for SoftSort the dense "
+        "formula with the same metric, for NeuralSort the corrected formula at the same "
+        "temperature, for FastSoftSort and FastSoftRank (l2) torchsort."
     )
     return "\n".join([*rows, "", note])
 
@@ -98,17 +105,19 @@ def _memory(line: Line | None) -> str:
 
 
 def _speed_up(results: Results, case: Case) -> str:
-    """Return how many times faster than dense a softorder case is."""
-    metric = case.implementation.split()[-1]
-    dense = Case(f"dense {metric}", case.shape)
-    mine, theirs = results.seconds(case), results.seconds(dense)
-    return "" if dense == case or not mine or not theirs else f"{theirs / mine:.3g} x"
+    """Return how many times faster than its baseline a case is."""
+    implementation = IMPLEMENTATIONS.get(case.implementation)
+    if implementation is None or implementation.baseline is None:
+        return ""
+    mine = results.seconds(case)
+    theirs = results.seconds(Case(implementation.baseline, case.shape))
+    return f"{theirs / mine:.3g} x" if mine and theirs else ""
 
 
 def _agreement(results: Results) -> str:
     """Return how far each implementation is from its reference, or why it is not reported."""
     rows = [
-        "| implementation | error of values | error of gradients | outcome |",
+        "| implementation | error of results | error of gradients | outcome |",
         "| --- | ---: | ---: | --- |",
     ]
     for name, line in results.verifications.items():
@@ -128,7 +137,7 @@ def _checks(results: Results) -> str:
     return "\n".join([_disturbance(results), "", *lines])
 
 
-def _picture(results: Results, file: Path) -> None:
+def _picture(results: Results, names: list[str], file: Path) -> None:
     """Draw time and memory against n, for one row and for a batch of 20."""
     import matplotlib
 
@@ -137,7 +146,6 @@ def _picture(results: Results, file: Path) -> None:
 
     figure, axes = plt.subplots(2, 2, figsize=(11, 8), sharex="col", sharey="row")
     quantities = (("time (s)", results.seconds, 1.0), ("extra memory (MB)", results.memory, 1e6))
-    names = dict.fromkeys(case.implementation for case in results.cases)
     for row, (label, quantity, unit) in zip(axes, quantities, strict=True):
         row[0].set_ylabel(label)
         for axis, batch in zip(row, (20, 1), strict=True):

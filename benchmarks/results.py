@@ -50,6 +50,11 @@ class Results:
         line = self._measured(self.comparisons.get((left, right)))
         return line["ratio"] if line else None
 
+    def succeeded(self, case: Case) -> float | None:
+        """Return 1 for a case that ran, 0 for one that did not; None if it was not tried."""
+        line = self.cases.get(case)
+        return float(line["outcome"] == "ok") if line else None
+
     def disturbed(self, share: float) -> tuple[int, int]:
         """Count the measurements during which others took more of the machine; and all."""
         lines = [*self.cases.values(), *self.comparisons.values()]

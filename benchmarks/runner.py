@@ -53,7 +53,7 @@ class Runner:
             self._write("verification", {"implementation": name}, its)
             outcome = its["outcome"]
             shown = "agrees with its reference" if outcome == "ok" else outcome
-            print(f"{name:22} {shown}", flush=True)
+            print(f"{name:48} {shown}", flush=True)
             if outcome == "ok":
                 self.verified.add(name)
             elif not outcome.startswith("not available"):
@@ -80,7 +80,7 @@ class Runner:
         self._finish(f"{left} / {right}", shown, answer)
 
     def _finish(self, title: str, shown: str, answer: dict[str, Any]) -> None:
-        print(f"{title:60} {shown}", flush=True)
+        print(f"{title:76} {shown}", flush=True)
         if answer["outcome"].startswith("failed"):
             self.failures.append(f"{title}: {answer['outcome']}")
 
