@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint unit format run picture bench sanitize clean
+.PHONY: help setup test lint unit format run picture choose bench sanitize clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -38,6 +38,9 @@ run: $(READY)  ## Run the example: the paper's Figure 1, and a picture
 
 picture: $(READY)  ## Draw the README's picture anew
 	$(BIN)/python examples/quickstart.py docs/softening.png
+
+choose: $(READY)  ## Write docs/how_to_choose.md from what was found and measured
+	$(BIN)/python -m tools.how_to_choose
 
 # torchsort is one of the peers. It has no wheel, and takes any nvcc on the path for a wish to have
 # CUDA; hide it. Without torchsort its rows say so.

@@ -60,6 +60,11 @@ def test_no_host_and_no_path_of_a_machine_is_named(file):
     assert not re.search(r"https?://|/(root|home|opt|tmp|work)/", text)
 
 
+def test_the_page_how_to_choose_is_what_was_found_and_measured():
+    command = [sys.executable, "-m", "tools.how_to_choose", "--check"]
+    subprocess.run(command, check=True, cwd=ROOT)
+
+
 def test_the_quickstart_prints_figure_1_and_draws(tmp_path):
     picture = tmp_path / "picture.png"
     run = subprocess.run(
