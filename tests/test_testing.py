@@ -314,7 +314,9 @@ def test_every_law_states_itself_in_one_sentence():
     assert len({law.name for law in testing.LAWS}) == len(testing.LAWS)
 
 
-@pytest.mark.parametrize("bad", [0.1, so.SoftSort, object(), so.Relaxation()], ids=["number", "class", "object", "empty"])
+@pytest.mark.parametrize(
+    "bad", [0.1, so.SoftSort, object(), so.Relaxation()], ids=["number", "class", "object", "empty"]
+)
 def test_what_is_no_relaxation_is_a_type_error(bad):
     with pytest.raises(TypeError, match=r"relaxation must be an object .*; got .*\. The class"):
         check_relaxation(bad)

@@ -188,11 +188,11 @@ class Product:
     portable: Callable[[Any, Array, Any], Array]
     keeps: bool
 
-    def make_kept(self, scores: Sequence[int], values: Any) -> numpy.ndarray | None:
-        """Return memory for what forward can keep, given the shapes; None if it keeps nothing."""
-        if not self.keeps:
-            return None
-        return numpy.empty(2 * math.prod(scores) * (2 if values is None else 1 + values[-1]))
+
+def make_kept(scores: Sequence[int], values: Any) -> numpy.ndarray:
+    """Return memory for what a product keeps, given the shapes of scores, and of values or None."""
+    features = 1 if values is None else values[-1]
+    return numpy.empty(2 * math.prod(scores) * (1 + features))
 
 
 def _products(

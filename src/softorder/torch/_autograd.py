@@ -20,7 +20,7 @@ from torch.autograd.function import _SingleLevelFunction
 
 from softorder._array import NativeProblem
 from softorder._extension import extension
-from softorder.kernels.native import PRODUCTS, given_arrays
+from softorder.kernels.native import PRODUCTS, given_arrays, make_kept
 from softorder.kernels.scan import chunked_scan, shift
 from softorder.torch._tracing import is_plain, is_transformed
 
@@ -207,9 +207,8 @@ class _Product(_SingleLevelFunction):
         if p.views is None:
             p.views = _given(scale, p.positions, p.order, p.counts, p.power)
         ctx.kept = None
-        if True in ctx.needs_input_grad:
-            shape = None if values is None else values.shape
-            ctx.kept = PRODUCTS[kind].make_kept(scores.shape, shape)
+        if PRODUCTS[kind].keeps and True in ctx.needs_input_grad:
+            ctx.kept = make_kept(scores.shape, None if values is None else values.shape)
         return _evaluate(kind, scores, values, p.views, ctx.kept)
 
     @staticmethod
