@@ -189,7 +189,7 @@ BY_FILE = {
     "optimal_transport": {
         "scaling": _after(optimal_transport._Transport, "_standardized", _scaled),
         "targets": _after(optimal_transport._Transport, "_targets", _scaled),
-        "start": _after(optimal_transport._Transport, "start", _forgotten),
+        "start": _after(optimal_transport._Transport, "_potentials", _forgotten),
         "groups": _after(dense.Grouped, "apply", _scaled),
         "groups_transposed": _after(dense.Grouped, "apply_transposed", _scaled),
     },

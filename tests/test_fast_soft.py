@@ -94,6 +94,15 @@ def test_no_nan_where_torchsort_gives_nan():
 
 
 @both
+def test_ties_far_from_zero_and_tiny_strengths(regularization):
+    for x, epsilon in ((1e17, 1.0), (1000.0, 1e-14), (1.0, 1e-17), (1.0, 1e-30)):
+        ranks = so.rank(np.full(5, x), so.FastSoftRank(epsilon, regularization))
+        assert_close(ranks, np.full(5, 3.0), VALUES)
+    pairs = so.rank(np.array([1.0, 1.0, 2.0, 2.0, -0.0]), so.FastSoftRank(1e-30, regularization))
+    assert_close(pairs, np.array([2.5, 2.5, 4.5, 4.5, 1.0]), VALUES)
+
+
+@both
 def test_second_derivatives_where_several_are_pooled(regularization, generator):
     """Kl is curved inside a pool; at this strength there are pools of several items."""
     x = torch.randn(2, 5, generator=generator, dtype=torch.float64, requires_grad=True)

@@ -87,6 +87,16 @@ def test_the_limit_needs_no_iterations(iterations, generator):
     assert how(x).marginal_error().max() < 1e-9
 
 
+@pytest.mark.parametrize("epsilon", [1e-8, 1e-12, 1e-17, 1e-30])
+@pytest.mark.parametrize("stopping", [{}, {"tolerance": 1e-6}])
+def test_ties_at_any_strength(epsilon, stopping):
+    """The numbers that cancel must not be as large as 1 / epsilon."""
+    x = torch.tensor([1.0, 1.0, 2.0, 2.0, 0.0], dtype=torch.float64)
+    how = so.OptimalTransportSort(epsilon, **stopping)
+    assert_close(so.sort(x, how), x.sort().values, 1e-9)
+    assert_close(how(x).matrix().sum(-1), torch.ones(5), VALUES)
+
+
 def test_quantiles_with_few_targets_are_exact_in_the_limit(generator):
     x = torch.randn(3, 101, generator=generator, dtype=torch.float64)
     q = (0.0, 0.1, 0.5, 0.77, 1.0)
@@ -155,7 +165,7 @@ def test_batch_rows_do_not_feel_each_other(generator):
         ({"targets": [0.5, 1.5]}, ValueError, r"quantiles in \[0, 1\]"),
         ({"targets": []}, ValueError, r"quantiles in \[0, 1\]"),
         ({"targets": True}, TypeError, "targets must be an integer or a sequence"),
-        ({"iterations": -1}, ValueError, "iterations must lie in"),
+        ({"iterations": -1}, ValueError, "iterations must be at least 1"),
         ({"tolerance": -1.0}, ValueError, "tolerance must be positive"),
     ],
 )

@@ -108,6 +108,13 @@ def test_large_matrices_are_computed_again_instead_of_kept(generator):
     assert sum(n >= 200 * 200 for n in kept) < 20
 
 
+@pytest.mark.parametrize("size", [1e30, 1e300])
+def test_a_tolerance_at_any_size(size, generator):
+    matrix = size * torch.randn(5, 5, generator=generator, dtype=torch.float64)
+    P = so.Sinkhorn(1.0, tolerance=1e-6)(matrix)
+    assert_close(P.matrix(), P.hard().matrix(), 1e-6)
+
+
 def test_vmap_compile_and_numpy_agree(generator):
     matrix = torch.randn(3, 4, 4, generator=generator, dtype=torch.float64)
     how = so.Sinkhorn(0.5, iterations=3)
@@ -139,6 +146,7 @@ def test_forbidden_pairs_nan_and_no_items(generator):
         assert_close(p[0], how(matrix[:1]).matrix()[0], 1e-5)
         assert how(spoiled).order[1].sort().values.tolist() == [0, 1, 2, 3]
         assert how(torch.zeros(2, 0, 0)).matrix().shape == (2, 0, 0)
+        assert how(torch.zeros(2, 0, 0)).marginal_error().tolist() == [0.0, 0.0]
         assert how(torch.zeros(0, 3, 3)).matrix().shape == (0, 3, 3)
 
 
@@ -162,7 +170,7 @@ def test_scores_are_an_error_that_names_optimal_transport():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"iterations": 0}, ValueError, "iterations must lie in"),
+        ({"iterations": 0}, ValueError, "iterations must be at least 1"),
         ({"iterations": 2.5}, TypeError, "iterations must be an integer"),
         ({"tolerance": 0.0}, ValueError, "tolerance must be positive"),
         ({"tolerance": "small"}, TypeError, "tolerance must be a positive number"),
@@ -177,6 +185,8 @@ def test_wrong_settings(arguments, error, message):
 def test_wrong_matrices():
     with pytest.raises(ValueError, match=r"shape \(\.\.\., n, n\); got shape \(2, 3\)"):
         so.Sinkhorn()(np.ones((2, 3)))
+    with pytest.raises(ValueError, match=r"must not hold \+inf"):
+        so.Sinkhorn()(np.array([[np.inf, 0.0], [0.0, 1.0]]))
     with pytest.raises(TypeError, match="floating dtype"):
         so.Sinkhorn()(np.ones((3, 3), dtype=int))
     with pytest.raises(ValueError, match=r"tau .* must broadcast"):

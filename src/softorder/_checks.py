@@ -140,7 +140,7 @@ def check_mask(xp: Any, mask: Any, shape: Sequence[int]) -> None:
     )
 
 
-_HARD = "For the limit tau -> 0 take the exact permutation, SoftSort()(scores).hard() for example."
+_HARD = "For the hard limit take the exact permutation, SoftSort()(scores).hard() for example."
 _NUMBER = "Pass a number such as 0.1, or an array with one for each batch row."
 
 
@@ -394,6 +394,25 @@ def check_targets(targets: Any) -> None:
         )
     if not targets or not all(isinstance(q, REAL) and 0 <= float(q) <= 1 for q in targets):
         raise ValueError(message("targets must be quantiles in [0, 1]", targets, fix))
+
+
+def check_iterations(iterations: Any) -> None:
+    fix = "Pass how many to do, such as 20; tolerance= lets the error decide."
+    if isinstance(iterations, bool) or not isinstance(iterations, numbers.Integral):
+        raise TypeError(message("iterations must be an integer", describe(iterations), fix))
+    if int(iterations) < 1:
+        raise ValueError(message("iterations must be at least 1", iterations, fix))
+
+
+def check_not_certain(xp: Any, matrix: Any) -> None:
+    if bool(xp.any(matrix == math.inf)):
+        raise ValueError(
+            message(
+                "a matrix of weights must not hold +inf",
+                "an entry of +inf",
+                "To force a pair, forbid all others of its row and column with -inf.",
+            )
+        )
 
 
 def check_square(shape: Sequence[int]) -> None:

@@ -254,9 +254,8 @@ class SoftPermutation(_MatrixLike):
         positions = self._keep_positions(ones[..., None])
         rows = self._operator.apply(items[..., None]) - positions
         columns = self._operator.apply_transposed(positions) - items[..., None]
-        errors = xp.concat(
-            [xp.abs(rows), xp.abs(columns), xp.zeros_like(rows[..., :1, :])], axis=-2
-        )
+        none = xp.zeros((*self.shape[:-2], 1, 1), dtype=rows.dtype, device=self._scores.device)
+        errors = xp.concat([xp.abs(rows), xp.abs(columns), none], axis=-2)
         return self._cast(xp.max(errors, axis=(-2, -1)))
 
     def hard(self) -> SoftPermutation:

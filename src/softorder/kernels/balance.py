@@ -14,6 +14,7 @@ from typing import Any
 
 from softorder import _checks
 from softorder._array import Array, Wiring
+from softorder.kernels.dense import log_softmax
 
 # Above so many entries, a matrix is computed again in the backward pass instead of being kept.
 _KEPT_ENTRIES = 1 << 14
@@ -53,11 +54,10 @@ class Balance:
         """Return the logarithm of the matrix after some iterations from g (..., m)."""
         if self._is_empty():
             return self.logits
-        f = g
-        for _ in range(iterations):
-            f = self._columns(g)
-            g = self._rows(f)
-        return self._log_matrix(f, g)
+        f = self._columns(g)
+        for _ in range(iterations - 1):
+            f = self._columns(self._rows(f))
+        return self._log_matrix(f)
 
     def converge(self, g: Array, tolerance: float) -> Array:
         """Return the logarithm of the matrix whose columns sum to 1 within the tolerance.
@@ -73,7 +73,7 @@ class Balance:
         self._check_concrete()
         constant = self._at(0, self.wiring.stop_gradient)
         halvings = constant._halvings()
-        g = self.wiring.stop_gradient(g) / 2**halvings
+        g = self.wiring.stop_gradient(g) * 2.0**-halvings
         for halving in range(halvings, 0, -1):
             g = 2 * constant._at(halving)._approach(g, max(_ROUGH, tolerance))[0]
         g, error = constant._approach(g, tolerance)
@@ -89,12 +89,11 @@ class Balance:
             )
         for _ in range(2):
             g = g + self._newton(g)[0]
-        f = self._columns(g)
-        return self._log_matrix(f, self._rows(f))
+        return self._log_matrix(self._columns(g))
 
     def _at(self, halving: int, change: Any = lambda x: x) -> Balance:
         """Return the same problem at a higher temperature."""
-        return Balance(self.wiring, change(self.logits) / 2**halving, change(self.row_sums))
+        return Balance(self.wiring, change(self.logits) * 2.0**-halving, change(self.row_sums))
 
     def _approach(self, g: Array, tolerance: float) -> tuple[Array, float]:
         """Step until the columns are right; return g and the error that is left."""
@@ -163,9 +162,10 @@ class Balance:
             return reduce(potential)
         return self.wiring.checkpoint(reduce, potential)
 
-    def _log_matrix(self, f: Array, g: Array) -> Array:
-        """Return the logarithm of the rows as distributions: each divided by its sum."""
-        return self.logits + f[..., None, :] + (g - self._log_row_sums)[..., :, None]
+    def _log_matrix(self, f: Array) -> Array:
+        """Return the logarithm of the rows as distributions, which sum to 1 whatever f is."""
+        padding = self._no_row[..., :, None]
+        return log_softmax(self.wiring, self.logits + f[..., None, :], padding)
 
     def _error(self, f: Array, following: Array) -> float:
         """Return the largest error of a column sum, for f and what it would be after it."""
@@ -180,7 +180,8 @@ class Balance:
         logits = self.wiring.stop_gradient(self.logits)
         finite = xp.where(xp.isfinite(logits), logits, 0.0)
         spread = float(xp.max(finite)) - float(xp.min(finite))
-        return max(0, math.ceil(math.log2(max(spread, 1.0) / 8)))
+        # Past the largest number there is none to halve.
+        return max(0, math.ceil(math.log2(min(max(spread, 1.0), 1e300) / 8)))
 
     def _is_empty(self) -> bool:
         return math.prod(self.logits.shape) == 0

@@ -63,8 +63,7 @@ class FastSoftSort(SortRelaxation):
         x = xp.astype(scores.positions, xp.float64)
         w = xp.astype(size - place, xp.float64) / epsilon
         first = pool.find(scores, w, x, place == 0)
-        # For an item alone in its pool w cancels exactly, however small epsilon is.
-        return (w - pool.mean(scores, w, first)) + pool.mean(scores, x, first)
+        return pool.deviation(scores, w, first) + pool.mean(scores, x, first)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +105,7 @@ class FastSoftRank(RankRelaxation):
         theta = -xp.flip(xp.astype(scores.positions, xp.float64), axis=-1) / epsilon
         w = pool.rank_scale(xp, xp.flip(xp.astype(place + 1, xp.float64), axis=-1))
         first = pool.find(scores, theta, w, xp.flip(place + 1 == size, axis=-1))
-        solution = (theta - pool.mean(scores, theta, first)) + pool.mean(scores, w, first)
+        solution = pool.deviation(scores, theta, first) + pool.mean(scores, w, first)
         return xp.flip(pool.unscale(xp, solution), axis=-1)
 
 
@@ -116,13 +115,14 @@ class _Pool:
 
     Attributes:
         host: Finds the pools of a regression: `kernels.isotonic`.
-        mean: The value of each pool, at each position: `(scores, x, first)`.
+        reduce: The value of each pool, at each position, `(scores, x, first)`, for x whose first
+            of each pool is 0 and the others below.
         rank_scale: How ranks enter the regression.
         unscale: How they come out of it.
     """
 
     host: Callable[[Any], Any]
-    mean: Callable[[SortedScores, Array, Array], Array]
+    reduce: Callable[[SortedScores, Array, Array], Array]
     rank_scale: Callable[[Any, Array], Array]
     unscale: Callable[[Any, Array], Array]
 
@@ -140,6 +140,20 @@ class _Pool:
         marks = xp.broadcast_to(xp.astype(begins, xp.float64), scores.shape)
         return scores.wiring.host(self.host, xp.stack([a, b, marks], axis=-2))
 
+    def mean(self, scores: SortedScores, x: Array, first: Array) -> Array:
+        """Return the value of each pool, at each position."""
+        top = self._top(scores, x, first)
+        return top + self.reduce(scores, x - top, first)
+
+    def deviation(self, scores: SortedScores, x: Array, first: Array) -> Array:
+        """Return x less the value of its pool; 0 for an item alone, however large x is."""
+        below = x - self._top(scores, x, first)
+        return below - self.reduce(scores, below, first)
+
+    def _top(self, scores: SortedScores, x: Array, first: Array) -> Array:
+        """Return the first of each pool: x falls, so that it is the largest."""
+        return scores.wiring.stop_gradient(take_along(scores.wiring, x, first, axis=-1))
+
 
 def _average(scores: SortedScores, x: Array, first: Array) -> Array:
     ones = scores.wiring.xp.ones_like(x)
@@ -147,10 +161,8 @@ def _average(scores: SortedScores, x: Array, first: Array) -> Array:
 
 
 def _log_sum_exp(scores: SortedScores, x: Array, first: Array) -> Array:
-    # x falls, so that the first of a pool is its largest.
-    largest = scores.wiring.stop_gradient(take_along(scores.wiring, x, first, axis=-1))
     xp = scores.wiring.xp
-    return largest + xp.log(_total(scores, xp.exp(x - largest), first))
+    return xp.log(_total(scores, xp.exp(x), first))
 
 
 def _total(scores: SortedScores, x: Array, first: Array) -> Array:

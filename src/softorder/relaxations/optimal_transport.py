@@ -96,11 +96,20 @@ class _Transport:
         self.group, self.count = _groups(scores, targets)
 
     def balance(self) -> Balance:
-        """Return the problem: logits y_i z_j / epsilon within a block, and the sums of the rows."""
+        """Return the problem: logits y_i z_j / epsilon within a block, and the sums of the rows.
+
+        Less the potentials of the exact sort, which make the logits at most 0, and 0 for the exact
+        permutation 0: epsilon divides what is left, and no large numbers cancel.
+        """
         scores, xp = self.scores, self.scores.wiring.xp
-        z = scores.by_item(self._standardized())
+        z, y, potential = self._standardized(), self._targets(), self._potentials()
+        own_y, own_potential = (
+            take_along(scores.wiring, x, self.group, axis=-1) for x in (y, potential)
+        )
+        of_items = scores.by_item(own_y * z + own_potential)
         epsilon = self.epsilon if isinstance(self.epsilon, float) else self.epsilon[..., None]
-        logits = self._targets()[..., :, None] * z[..., None, :] / epsilon
+        gain = y[..., :, None] * scores.by_item(z)[..., None, :] + potential[..., :, None]
+        logits = (gain - of_items[..., None, :]) / epsilon
         sums = self._sum_of_group(xp.astype(scores.position_block != MASKED, xp.float64))
         # All positions of a group are of one block; a group of none must not pass for a finite one.
         block = self._mean_of_group(xp.astype(scores.position_block, xp.float64))
@@ -109,6 +118,12 @@ class _Transport:
         return Balance(scores.wiring, xp.where(apart, -math.inf, logits), sums)
 
     def start(self) -> Array:
+        """Return what the iterations begin with, (..., m): the size of each group."""
+        xp = self.scores.wiring.xp
+        sums = self._sum_of_group(xp.ones_like(self._standardized()))
+        return xp.log(xp.where(sums == 0, 1.0, sums))
+
+    def _potentials(self) -> Array:
         """Return the potentials of the exact sort, (..., m): those half-way between neighbours.
 
         The transport without entropy, which sends each item to the target of its own position,
@@ -118,11 +133,7 @@ class _Transport:
         z, y = self._standardized(), take_along(scores.wiring, self._targets(), self.group, axis=-1)
         steps = 0.5 * (shift(xp, z) + z) * (shift(xp, y) - y)
         steps = xp.where(scores.spans()[0] == _positions(scores), 0.0, steps)
-        potential = scores.wiring.cumulative_sum(steps, -1)
-        sums = self._sum_of_group(xp.ones_like(z))
-        return self._mean_of_group(potential / self.epsilon) + xp.log(
-            xp.where(sums == 0, 1.0, sums)
-        )
+        return self._mean_of_group(scores.wiring.cumulative_sum(steps, -1))
 
     def _standardized(self) -> Array:
         """Return the finite scores less their mean, over their standard deviation; 0 elsewhere."""

@@ -69,6 +69,8 @@ class Sinkhorn(Relaxation):
         _checks.check_floating(wiring.xp, matrix, "matrix")
         _checks.check_square(matrix.shape)
         xp = wiring.xp
+        if wiring.is_concrete(matrix):
+            _checks.check_not_certain(xp, matrix)
         logits = xp.astype(matrix, xp.float64) / self._temperature(wiring, matrix)
         # A NaN spoils its own matrix, all of it.
         spoiled = xp.any(xp.isnan(logits), axis=(-2, -1), keepdims=True)
@@ -129,14 +131,15 @@ def gumbel_sinkhorn(
     _checks.check_floating(xp, matrix, "matrix")
     _checks.check_square(matrix.shape)
     wide = widen(xp, matrix)
-    draws = wiring.gumbel((*shape, *matrix.shape), wide, generator)
+    samples = _checks.check_sample_shape(shape)
+    draws = wiring.gumbel((*samples, *matrix.shape), wide, generator)
     sinkhorn = how if isinstance(how, Sinkhorn) else Sinkhorn(tau=how)
     return sinkhorn(xp.astype(wide + noise * draws, matrix.dtype))
 
 
 def check_stopping(iterations: Any, tolerance: Any) -> None:
     """Check when iterations are to stop."""
-    _checks.check_count(iterations, 10**9, "iterations")
+    _checks.check_iterations(iterations)
     if tolerance is not None:
         _checks.check_positive_number(
             tolerance,

@@ -15,8 +15,6 @@ from softorder import _checks
 from softorder.permutation import SoftPermutation
 from softorder.relaxations.softsort import Metric
 
-_TAU = "Pass a number > 0; learnable_tau=True makes it learn, P.hard() is the limit tau -> 0."
-
 
 class SoftSort(nn.Module, softorder.Relaxation):
     """`softorder.SoftSort` as a module: a relaxation, with an optionally learnable temperature.
