@@ -80,7 +80,7 @@ template <int Side>
 struct AlongRows {
     Lanes weight = Lanes::of(1);
 
-    // Step k multiplies by exp(-(2k - 1) gap): by what the first step has and a power from there on.
+    // Step k multiplies by exp(-(2k - 1) gap): by what the first of these steps would, and a power.
     void next(const Band& band, int64_t at, int64_t k, Lanes* w) {
         constexpr int64_t span = kSteps + kLanes;
         const int64_t lowest = at + (Side > 0 ? gap_at<Side>(k) : gap_at<Side>(k + kSteps - 1));

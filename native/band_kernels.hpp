@@ -9,7 +9,8 @@
 // It grows with k, so that a sum goes from the diagonal outwards and stops. Neighbouring rows (or
 // columns) do it together, one in each lane of a register: whatever is by position is read several
 // at a time, and nothing is added up across lanes. A weight is the one before it times a power of
-// exp(-gap); only a few of the powers cost an exponential. No cost is a difference of large numbers.
+// exp(-gap); only a few of the powers cost an exponential. No cost is a difference of large
+// numbers.
 //
 // band_kernels.cpp is compiled once for each instruction set, so it must not use anything that
 // the linker could share with the rest (no standard library): memory and threads are the caller's.

@@ -177,9 +177,9 @@ void bind_products(nb::module_& m, const std::string& prefix, const Products<Flo
     };
 
     m.def((prefix + "apply").c_str(),
-          [products](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
-             Maybe<const Float, 3> v, Array<Float, 3> y, Maybe<Float, 2> log_z,
-             Maybe<double, 1> kept) {
+          [products](Scores sorted, Order order, Counts counts, Scale scale, Table terms,
+                     int threads, Maybe<const Float, 3> v, Array<Float, 3> y,
+                     Maybe<Float, 2> log_z, Maybe<double, 1> kept) {
               const Given<Float> given{sorted, order, counts, scale, terms, threads};
               const Rows<Float> rows = given.rows(v);
               require(static_cast<int64_t>(y.size()) == rows.rows * rows.n * rows.features,
@@ -195,10 +195,10 @@ void bind_products(nb::module_& m, const std::string& prefix, const Products<Flo
           nb::arg("y").noconvert(), nb::arg("log_z").noconvert().none(),
           nb::arg("kept").noconvert().none() = nb::none());
     m.def((prefix + "apply_backward").c_str(),
-          [products](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
-             Maybe<const Float, 3> v, Maybe<const Float, 3> g_y, Maybe<const Float, 2> g_z,
-             Maybe<Float, 2> to_scores, Maybe<Float, 3> to_v, Maybe<double, 1> to_scale,
-             Maybe<double, 1> kept) {
+          [products](Scores sorted, Order order, Counts counts, Scale scale, Table terms,
+                     int threads, Maybe<const Float, 3> v, Maybe<const Float, 3> g_y,
+                     Maybe<const Float, 2> g_z, Maybe<Float, 2> to_scores, Maybe<Float, 3> to_v,
+                     Maybe<double, 1> to_scale, Maybe<double, 1> kept) {
               const Given<Float> given{sorted, order, counts, scale, terms, threads};
               const Rows<Float> rows = given.rows(v);
               const auto to = Wanted<Float>{to_scores, to_v, to_scale}.check(given, v);
@@ -217,8 +217,8 @@ void bind_products(nb::module_& m, const std::string& prefix, const Products<Flo
           nb::arg("to_v").noconvert().none(), nb::arg("to_scale").noconvert().none(),
           nb::arg("kept").noconvert().none() = nb::none());
     m.def((prefix + "apply_transposed").c_str(),
-          [products](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
-             Values u, Array<Float, 3> w) {
+          [products](Scores sorted, Order order, Counts counts, Scale scale, Table terms,
+                     int threads, Values u, Array<Float, 3> w) {
               const Given<Float> given{sorted, order, counts, scale, terms, threads};
               const Rows<Float> rows = given.rows(std::optional<Values>(u));
               require(same_shape(u, w), "w must have the shape of u");
@@ -229,9 +229,9 @@ void bind_products(nb::module_& m, const std::string& prefix, const Products<Flo
           nb::arg("scale"), nb::arg("terms"), nb::arg("threads"), nb::arg("u").noconvert(),
           nb::arg("w").noconvert());
     m.def((prefix + "apply_transposed_backward").c_str(),
-          [products](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
-             Values u, Array<const Float, 3> g, Maybe<Float, 2> to_scores, Maybe<Float, 3> to_u,
-             Maybe<double, 1> to_scale) {
+          [products](Scores sorted, Order order, Counts counts, Scale scale, Table terms,
+                     int threads, Values u, Array<const Float, 3> g, Maybe<Float, 2> to_scores,
+                     Maybe<Float, 3> to_u, Maybe<double, 1> to_scale) {
               const Given<Float> given{sorted, order, counts, scale, terms, threads};
               const Rows<Float> rows = given.rows(std::optional<Values>(u));
               const auto to = Wanted<Float>{to_scores, to_u, to_scale}.check(given, std::optional<Values>(u));

@@ -184,8 +184,8 @@ void for_each_run(const Rows<Float>& rows, double smallest, int64_t planes, cons
         [&](int64_t row, const Runs& runs, double scale, int threads, Scratch& memory) {
             blank(row, runs.spoiled ? std::numeric_limits<double>::quiet_NaN() : 0.0);
             for (int r = 0; r < runs.number; ++r) {
-                BandRun<Float> run(rows.sorted + row * rows.n, runs.run[r], scale, smallest, threads,
-                                   positions, memory);
+                BandRun<Float> run(rows.sorted + row * rows.n, runs.run[r], scale, smallest,
+                                   threads, positions, memory);
                 run.reserve(planes);
                 work(row, run);
             }
@@ -210,7 +210,7 @@ double join(double finite, double up, double down) {
 }
 
 // What apply may keep of the sums over rows for its derivatives: (rows, n, 2, f + 1), up and down.
-struct Kept {
+struct KeptSums {
     double* memory;
     int64_t n, f;
 
@@ -254,7 +254,7 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
         }
         if (kept || !infinite) run.sum_rows(values, f, true, up, down);
         if (kept) {
-            Kept{kept, n, f}.each(run, row, up, down, [](double& to, double x) { to = x; });
+            KeptSums{kept, n, f}.each(run, row, up, down, [](double& to, double x) { to = x; });
         }
         if (infinite) run.sum_rows(values, planes, false, up, up);
         for (int64_t i = 0; i < run.length; ++i) {
@@ -268,7 +268,8 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
                 if (infinite) {
                     mean = join<Float>(total(c) / z, total(f + c), total(2 * f + c));
                 } else if (!own) {
-                    mean = run.at(values, c, i) + (run.at(up, 1 + c, i) + run.at(down, 1 + c, i)) / z;
+                    const double shift = run.at(up, 1 + c, i) + run.at(down, 1 + c, i);
+                    mean = run.at(values, c, i) + shift / z;
                 }
                 y_run[i * f + c] = static_cast<Float>(mean);
             }
@@ -351,8 +352,8 @@ double collect(const BandRun<Float>& run, const Planes& planes) {
 }
 
 // The derivatives of a product, for what read(row, position, c) is p there and
-// middle(row, position, c, mean) is s Z, given the mean of p in the row; g_z is dL/d(log Z), or null.
-// `kept` are the sums of p over rows if they are known, or null.
+// middle(row, position, c, mean) is s Z, given the mean of p in the row; g_z is dL/d(log Z), or
+// null; `kept` are the sums of p over rows if they are known, or null.
 // What spread_to(row, position, c, P^T (s Z)) returns is added to the derivative by the score.
 template <class Float, class Read, class Middle, class Spread>
 void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Float* g_z,
@@ -366,7 +367,7 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Fl
             for (int64_t c = 0; c < f; ++c) run.at(p, c, i) = read(row, run.begin + i, c);
         }
         if (kept) {
-            Kept{kept, n, f}.each(run, row, up, down, [](double x, double& to) { to = x; });
+            KeptSums{kept, n, f}.each(run, row, up, down, [](double x, double& to) { to = x; });
         } else {
             run.sum_rows(p, f, true, up, down);
         }

@@ -242,7 +242,7 @@ inline double with_ends(const Terms& terms, double finite, double up, double dow
 }
 
 // y = P v by position, and log Z, which may be null. v is by item; null for the scores themselves.
-// Nothing is kept for the derivatives: that would cost as much as it saves.
+// Nothing is kept for the derivatives.
 template <class Float, int Features>
 void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, double*) {
     const int64_t n = rows.n, f = features_of<Features>(rows);

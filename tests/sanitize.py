@@ -22,6 +22,7 @@ assert softorder._extension.extension is module
 options = "-q --capture=sys -p no:cacheprovider -p no:xdist".split()
 sys.exit(pytest.main([*options, *sys.argv[2:]]))
 """
+KERNEL_TESTS = ["test_kernels.py", "test_isotonic.py", "test_neuralsort.py"]
 
 
 def run(*command):
@@ -62,4 +63,4 @@ def main(tests):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["test_kernels.py", "-k", "not compile and not fork"])
+    main(sys.argv[1:] or [*KERNEL_TESTS, "-k", "not compile and not fork"])

@@ -27,9 +27,10 @@ def config(*, kernel: str | None = None) -> Iterator[None]:
     what. A kernel that was asked for and cannot serve is an error, when the relaxation is applied.
 
     Args:
-        kernel: "native" (C++, on the CPU; metric "abs" or "square"), "portable" (the same in array
-            operations, on any device), "tiled" (any metric; O(n^2) time, O(n) memory), "dense" (any
-            metric; builds the n x n matrix), or None for the automatic choice.
+        kernel: "native" (C++, on the CPU; NeuralSort, and SoftSort with metric "abs" or "square"),
+            "portable" (SoftSort with these in array operations, on any device), "tiled" (any
+            metric; O(n^2) time, O(n) memory), "dense" (any metric; builds the matrix), or None
+            for the automatic choice.
 
     Example:
         >>> import numpy as np
