@@ -541,6 +541,21 @@ def test_first_derivatives(how, operation, generator):
     assert gradcheck(lambda x: operation(x, how), x)
 
 
+@with_matrix
+def test_a_permutation_that_was_used_without_gradients_still_has_them(how, generator):
+    x = torch.randn(5, generator=generator, dtype=torch.float64)
+    expected = gradient(lambda x: how(x).T @ torch.arange(5.0, dtype=torch.float64), x)
+
+    def looked_at_before(x):
+        P = how(x)
+        with torch.no_grad():
+            assert not P.matrix().requires_grad
+            assert not P.entropy().requires_grad
+        return P.T @ torch.arange(5.0, dtype=torch.float64)
+
+    assert_close(gradient(looked_at_before, x), expected, GRADIENTS)
+
+
 @every_pair
 def test_second_derivatives(how, operation, generator):
     x = torch.randn(1, 4, generator=generator, dtype=torch.float64, requires_grad=True)

@@ -81,6 +81,7 @@ class Wiring:
         is_compiling: Whether a compiler is tracing the program now.
         is_concrete: Whether an array's values can be looked at now and cheaply: false while
             tracing and for arrays on another device.
+        is_recording: Whether what is computed now can be differentiated later.
         stop_gradient: The same values, constant for every derivative.
         average_gradient: `(x, begins)` gives the same values as x; derivatives are averaged over
             each run of the last axis, a run ending before the next place that `begins` marks.
@@ -112,6 +113,7 @@ class Wiring:
     xp: ModuleType
     is_compiling: Callable[[], bool]
     is_concrete: Callable[[Array], bool]
+    is_recording: Callable[[], bool]
     stop_gradient: Callable[[Array], Array]
     average_gradient: Callable[[Array, Array], Array]
     take_along_axis: Callable[[Array, Array, int], Array]
@@ -164,6 +166,7 @@ NUMPY = Wiring(
     xp=array_api_compat.numpy,
     is_compiling=lambda: False,
     is_concrete=lambda x: True,
+    is_recording=lambda: False,
     stop_gradient=lambda x: x,
     average_gradient=lambda x, begins: x,
     take_along_axis=numpy.take_along_axis,

@@ -99,6 +99,7 @@ class Explicit(Rows):
         self.scores = scores
         self._make = log_matrix
         self._log_matrix: Array | None = None
+        self._is_recorded = False
 
     @property
     def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -118,8 +119,10 @@ class Explicit(Rows):
 
     @property
     def log_matrix(self) -> Array:
-        if self._log_matrix is None:
-            self._log_matrix = self._make()
+        # As in SortedScores: what was computed without a gradient has none.
+        recording = self.wiring.is_recording()
+        if self._log_matrix is None or (recording and not self._is_recorded):
+            self._log_matrix, self._is_recorded = self._make(), recording
         return self._log_matrix
 
 

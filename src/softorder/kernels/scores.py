@@ -40,6 +40,8 @@ class SortedScores:
         self._blocks: tuple[Array, Array] | None = None
         self._positions: Array | None = None
         self._items: Array | None = None
+        # Whether each of these two was computed with a gradient.
+        self._has_recorded = {"positions": False, "items": False}
         self._window: slice | None = None
 
     @property
@@ -80,10 +82,17 @@ class SortedScores:
     @property
     def items(self) -> Array:
         """The scores as they came, 0 where infinite or masked."""
-        if self._items is None:
+        if self._is_stale("items") or self._items is None:
             # Taken from the positions, so that both carry the averaged gradient.
             self._items = self.by_item(self.positions)
         return self._items
+
+    def _is_stale(self, name: str) -> bool:
+        """Tell whether a thing was computed without the gradient that is wanted now."""
+        recording = self.wiring.is_recording()
+        stale = recording and not self._has_recorded[name]
+        self._has_recorded[name] = self._has_recorded[name] or recording
+        return stale
 
     def by_item(self, x: Array) -> Array:
         """Return x, given by position, by item: (..., n), or fewer in a window of `in_order`."""
@@ -95,7 +104,7 @@ class SortedScores:
     @property
     def positions(self) -> Array:
         """`items` in decreasing order."""
-        if self._positions is None:
+        if self._is_stale("positions") or self._positions is None:
             wiring, xp = self.wiring, self.wiring.xp
             finite = xp.where(self.block == FINITE, self._spoiled(), 0.0)
             positions = take_along(wiring, finite, self.order, axis=-1)
@@ -140,6 +149,7 @@ class SortedScores:
         window._order = self.order
         window._blocks = self.position_block[..., start:stop], self.position_block
         window._positions, window._window = self.positions, slice(start, stop)
+        window._has_recorded = {"positions": self.wiring.is_recording(), "items": False}
         return window
 
     def _spoiled(self) -> Array:

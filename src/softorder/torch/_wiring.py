@@ -99,6 +99,7 @@ TORCH = Wiring(
     xp=array_api_compat.torch,
     is_compiling=torch.compiler.is_compiling,
     is_concrete=_tracing.is_concrete,
+    is_recording=torch.is_grad_enabled,
     stop_gradient=_stop_gradient,
     average_gradient=_average_gradient,
     take_along_axis=_take_along_axis,
