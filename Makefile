@@ -27,7 +27,7 @@ lint: $(READY)  ## ruff and pyright
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 unit: $(READY)  ## The test suite
-	$(BIN)/pytest -n 2 --cov --cov-report=term
+	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term
 
 format: $(READY)  ## Format and fix what can be fixed
 	$(BIN)/ruff format .

@@ -4,7 +4,7 @@ import os
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from perturbations import PERTURBATIONS
 from softorder.kernels import native
@@ -20,6 +20,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=2000)
+# To see that a test fails is enough: nobody reads the smallest example.
+settings.register_profile(
+    "perturbed",
+    parent=settings.get_profile("default"),
+    phases=[Phase.explicit, Phase.generate],
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
@@ -35,6 +41,7 @@ def pytest_configure(config):
     name = config.getoption("--perturb")
     if name is not None:
         PERTURBATIONS[name]()
+        settings.load_profile("perturbed")
     coverage = config.pluginmanager.getplugin("_cov")
     if coverage is not None and not native.is_built():
         # A tenth of the library serves the native kernel, and cannot be reached without it.
