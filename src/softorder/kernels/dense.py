@@ -16,6 +16,32 @@ from softorder.kernels.operator import Operator
 from softorder.kernels.scores import MASKED, SortedScores, pick
 
 
+class OfScores(Operator):
+    """P that was made of sorted scores: their order is its own.
+
+    Attributes:
+        scores: The sorted scores.
+    """
+
+    scores: SortedScores
+
+    def _hold(self, scores: SortedScores) -> None:
+        self.wiring = scores.wiring
+        self.valid = scores.valid
+        self.scores = scores
+
+    @property
+    def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.scores.order
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.scores.shape
+
+    def sorted(self) -> Array:
+        return self.scores.sorted()
+
+
 class Rows(Operator):
     """P that can give its rows: everything else follows from them."""
 
@@ -47,7 +73,7 @@ class Rows(Operator):
         return 0.0 - xp.sum(p * xp.where(p == 0, 0.0, log_p), axis=-1)
 
 
-class RowSoftmax(Rows):
+class RowSoftmax(OfScores, Rows):
     """P whose rows are softmaxes: P[i] = softmax(logits_i), within the blocks of the scores."""
 
     def __init__(
@@ -60,21 +86,8 @@ class RowSoftmax(Rows):
             logits: Maps sorted scores and `rows` (None or positions) to logits of shape
                 (..., k, n). It sees finite scores only; blocks and masks are applied here.
         """
-        self.wiring = scores.wiring
-        self.valid = scores.valid
-        self.scores = scores
+        self._hold(scores)
         self.logits = logits
-
-    @property
-    def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.scores.order
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.scores.shape
-
-    def sorted(self) -> Array:
-        return self.scores.sorted()
 
     def log_rows(self, rows: Array | None = None) -> Array:
         apart, logits = self.scores.apart(rows), self.logits(self.scores, rows)
@@ -84,7 +97,7 @@ class RowSoftmax(Rows):
         return log_softmax(self.wiring, logits, padding)
 
 
-class Explicit(Rows):
+class Explicit(OfScores, Rows):
     """P that is only known as a whole: its logarithm is computed once, when it is asked for."""
 
     def __init__(self, scores: SortedScores, log_matrix: Callable[[], Array]) -> None:
@@ -94,23 +107,10 @@ class Explicit(Rows):
             scores: The sorted scores.
             log_matrix: Gives log P, (..., n, n), in any dtype.
         """
-        self.wiring = scores.wiring
-        self.valid = scores.valid
-        self.scores = scores
+        self._hold(scores)
         self._make = log_matrix
         self._log_matrix: Array | None = None
         self._is_recorded = False
-
-    @property
-    def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.scores.order
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.scores.shape
-
-    def sorted(self) -> Array:
-        return self.scores.sorted()
 
     def log_rows(self, rows: Array | None = None) -> Array:
         if rows is None:

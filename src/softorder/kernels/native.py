@@ -17,7 +17,7 @@ import numpy
 
 from softorder._array import Array, NativeProblem, cast, count_valid
 from softorder._extension import cpu_threads, extension
-from softorder.kernels.dense import RowSoftmax
+from softorder.kernels.dense import OfScores, RowSoftmax
 from softorder.kernels.exponentials import TABLES, Exponentials
 from softorder.kernels.operator import Operator
 from softorder.kernels.scan import Scan
@@ -30,15 +30,13 @@ def is_built() -> bool:
     return extension is not None
 
 
-class Native(Operator):
+class Native(OfScores):
     """What an operator with products in C++ is made of.
 
     Attributes:
-        scores: The sorted scores.
-        scale: What they are divided by: a number, or an array that broadcasts against (..., n).
+        scale: What scores are divided by: a number, or an array that broadcasts against (..., n).
     """
 
-    scores: SortedScores
     scale: Any
 
     def _start(

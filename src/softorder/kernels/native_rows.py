@@ -40,9 +40,7 @@ class NativeRows(Native):
             formula: What the rows are.
             choose: Gives the best operator for such rows in array operations.
         """
-        self.wiring = scores.wiring
-        self.valid = scores.valid
-        self.scores = scores
+        self._hold(scores)
         self.scale = tau if isinstance(tau, float) else tau[..., 0]
         self.tau = tau
         self.formula = formula
@@ -52,17 +50,6 @@ class NativeRows(Native):
 
         # exp(-cost / tau): the scale is tau to the power of 1.
         self._start(prefix, 1.0, rebuild)
-
-    @property
-    def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.scores.order
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.scores.shape
-
-    def sorted(self) -> Array:
-        return self.scores.sorted()
 
     def log_rows(self, rows: Array | None = None) -> Array:
         return self._portable().log_rows(rows)

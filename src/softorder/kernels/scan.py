@@ -13,13 +13,12 @@ from typing import Any
 import numpy
 
 from softorder._array import Array, Wiring, cast, move_axis, take_along
-from softorder.kernels.dense import RowSoftmax, bounded_power, extended_product
+from softorder.kernels.dense import OfScores, RowSoftmax, bounded_power, extended_product
 from softorder.kernels.exponentials import Exponentials
-from softorder.kernels.operator import Operator
 from softorder.kernels.scores import MASKED, SortedScores
 
 
-class Scan(Operator):
+class Scan(OfScores):
     """P whose weights are exp(-u^p), by recurrences."""
 
     def __init__(
@@ -33,23 +32,10 @@ class Scan(Operator):
             kernel: exp(-u^p) as a sum of exponentials.
             dense: The same operator by rows, for what is asked for by rows.
         """
-        self.wiring = scores.wiring
-        self.valid = scores.valid
-        self.scores = scores
+        self._hold(scores)
         self.scale = scale
         self.kernel = kernel
         self.dense = dense
-
-    @property
-    def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.scores.order
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.scores.shape
-
-    def sorted(self) -> Array:
-        return self.scores.sorted()
 
     def log_rows(self, rows: Array | None = None) -> Array:
         return self.dense.log_rows(rows)

@@ -14,7 +14,7 @@ import numpy
 from softorder._array import Array, arange_like, cast, take_along
 from softorder.kernels.dense import RowSoftmax
 from softorder.kernels.operator import Operator
-from softorder.kernels.scores import MASKED, pick
+from softorder.kernels.scores import MASKED, SortedScores, pick
 
 Closeness = Callable[[Array], Array]
 """For positions p (..., n), the logit at each position of the item at p, less that of its own item.
@@ -205,7 +205,7 @@ def rows_of_a_tile(shape: tuple[int, ...]) -> int:
     return max(1, TILE // max(1, math.prod(shape)))
 
 
-def inverse_order(operator: Operator) -> Array:
+def inverse_order(operator: Operator | SortedScores) -> Array:
     """Return where each item stands among the sorted ones, (..., n)."""
     wiring, order = operator.wiring, operator.order
     n = order.shape[-1]

@@ -25,7 +25,20 @@ Regularization: TypeAlias = Literal["l2", "kl"]
 
 
 @dataclass(frozen=True, eq=False)
-class FastSoftSort(SortRelaxation):
+class _Projection:
+    """What the two share: how strongly they are regularized, and by what."""
+
+    epsilon: float | Array = 1.0
+    regularization: Regularization = "l2"
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without scores."""
+        check_temperature(self.epsilon, "epsilon")
+        _pool_of(self.regularization)
+
+
+@dataclass(frozen=True, eq=False)
+class FastSoftSort(_Projection, SortRelaxation):
     r"""Sorted values by projecting (n, ..., 1) / epsilon onto the permutahedron of the values.
 
     Values stay exactly sorted where gaps between neighbours are below 1 / epsilon, and are pooled
@@ -44,14 +57,7 @@ class FastSoftSort(SortRelaxation):
         array([2.667, 3.667, 4.667])
     """
 
-    epsilon: float | Array = 1.0
-    regularization: Regularization = "l2"
     hint = "FastSoftRank has the ranks."
-
-    def __post_init__(self) -> None:
-        """Check what can be checked without scores."""
-        check_temperature(self.epsilon, "epsilon")
-        _pool_of(self.regularization)
 
     def values(self, scores: SortedScores) -> Array:
         """Return the sorted values by position, largest first."""
@@ -67,7 +73,7 @@ class FastSoftSort(SortRelaxation):
 
 
 @dataclass(frozen=True, eq=False)
-class FastSoftRank(RankRelaxation):
+class FastSoftRank(_Projection, RankRelaxation):
     r"""Ranks by projecting the scores / epsilon onto the permutahedron of (1, ..., n).
 
     There is no matrix. O(n log n) time, O(n) memory. The same results as `torchsort.soft_rank`,
@@ -85,14 +91,7 @@ class FastSoftRank(RankRelaxation):
         array([1.  , 2.75, 2.25])
     """
 
-    epsilon: float | Array = 1.0
-    regularization: Regularization = "l2"
     hint = "FastSoftSort has the sorted values."
-
-    def __post_init__(self) -> None:
-        """Check what can be checked without scores."""
-        check_temperature(self.epsilon, "epsilon")
-        _pool_of(self.regularization)
 
     def ranks(self, scores: SortedScores) -> Array:
         """Return the ranks by position, within each block."""

@@ -99,13 +99,13 @@ class _Transport:
         """Return the problem: logits y_i z_j / epsilon within a block, and the sums of the rows.
 
         Less the potentials of the exact sort, which make the logits at most 0, and 0 for the exact
-        permutation 0: epsilon divides what is left, and no large numbers cancel.
+        permutation: epsilon divides what is left, and no large numbers cancel.
         """
         scores, xp = self.scores, self.scores.wiring.xp
-        z, y, potential = self._standardized(), self._targets(), self._potentials()
-        own_y, own_potential = (
-            take_along(scores.wiring, x, self.group, axis=-1) for x in (y, potential)
-        )
+        z, y = self._standardized(), self._targets()
+        own_y = take_along(scores.wiring, y, self.group, axis=-1)
+        potential = self._potentials(z, own_y)
+        own_potential = take_along(scores.wiring, potential, self.group, axis=-1)
         of_items = scores.by_item(own_y * z + own_potential)
         epsilon = self.epsilon if isinstance(self.epsilon, float) else self.epsilon[..., None]
         gain = y[..., :, None] * scores.by_item(z)[..., None, :] + potential[..., :, None]
@@ -120,17 +120,20 @@ class _Transport:
     def start(self) -> Array:
         """Return what the iterations begin with, (..., m): the size of each group."""
         xp = self.scores.wiring.xp
-        sums = self._sum_of_group(xp.ones_like(self._standardized()))
+        sums = self._sum_of_group(
+            xp.ones(self.scores.shape, dtype=xp.float64, device=self.scores.device)
+        )
         return xp.log(xp.where(sums == 0, 1.0, sums))
 
-    def _potentials(self) -> Array:
+    def _potentials(self, z: Array, y: Array) -> Array:
         """Return the potentials of the exact sort, (..., m): those half-way between neighbours.
+
+        Both are by position, (..., n): standardized scores z, and the targets y of their groups.
 
         The transport without entropy, which sends each item to the target of its own position,
         allows for potentials whose steps lie between z_{i-1} and z_i times the step of the targets.
         """
         xp, scores = self.scores.wiring.xp, self.scores
-        z, y = self._standardized(), take_along(scores.wiring, self._targets(), self.group, axis=-1)
         steps = 0.5 * (shift(xp, z) + z) * (shift(xp, y) - y)
         steps = xp.where(scores.spans()[0] == _positions(scores), 0.0, steps)
         return self._mean_of_group(scores.wiring.cumulative_sum(steps, -1))
