@@ -9,22 +9,26 @@ import pytest
 from perturbations import PERTURBATIONS
 
 TESTS = pathlib.Path(__file__).parent
-# The fast ones, those that find most things first; test_contract.py takes long to collect.
-FAST = [
-    "test_kernels.py::test_every_product_is_the_dense_one",
-    "test_kernels.py::test_derivatives_of_every_kind",
-    "test_kernels.py::test_forward_mode_is_finite_differences",
+PRODUCTS = "test_every_product_is_the_dense_one"
+DERIVATIVES = "test_derivatives_of_every_kind"
+# Those that find most things in least time come first.
+KERNELS = [
     "test_permutation.py",
-    "test_softsort.py",
     "test_ops.py",
+    "test_kernels.py::test_forward_mode_is_finite_differences",
+    f"test_kernels.py::{PRODUCTS}",
+    f"test_neuralsort.py::{PRODUCTS}",
+    f"test_kernels.py::{DERIVATIVES}",
+    "test_softsort.py",
 ]
+NEURALSORT = [f"test_neuralsort.py::{PRODUCTS}", f"test_neuralsort.py::{DERIVATIVES}"]
 
 
 def fast_tests(name):
     """Return the tests that are likeliest to notice, and quickly."""
     if "." in name:
-        return [f"test_{name.split('.')[0]}.py"]
-    return ["test_neuralsort.py"] if "neuralsort" in name else FAST
+        return [f"test_{name.split('.')[0]}.py", "test_contract.py::test_first_derivatives"]
+    return NEURALSORT if "neuralsort" in name else KERNELS
 
 
 def fails(name, tests):
