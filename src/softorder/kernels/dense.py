@@ -13,7 +13,7 @@ from typing import Any
 from softorder import _checks
 from softorder._array import Array, Wiring, any_infinite, arange_like, count_valid, take_along
 from softorder.kernels.operator import Operator
-from softorder.kernels.scores import MASKED, SortedScores, pick
+from softorder.kernels.scores import MASKED, Kept, SortedScores, pick
 
 
 class OfScores(Operator):
@@ -109,8 +109,7 @@ class Explicit(OfScores, Rows):
         """
         self._hold(scores)
         self._make = log_matrix
-        self._log_matrix: Array | None = None
-        self._is_recorded = False
+        self._log_matrix = Kept()
 
     def log_rows(self, rows: Array | None = None) -> Array:
         if rows is None:
@@ -119,11 +118,7 @@ class Explicit(OfScores, Rows):
 
     @property
     def log_matrix(self) -> Array:
-        # As in SortedScores: what was computed without a gradient has none.
-        recording = self.wiring.is_recording()
-        if self._log_matrix is None or (recording and not self._is_recorded):
-            self._log_matrix, self._is_recorded = self._make(), recording
-        return self._log_matrix
+        return self._log_matrix.get(self.wiring, self._make)
 
 
 class Grouped(Explicit):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from softorder import _checks
@@ -10,6 +11,22 @@ from softorder._array import Array, Wiring, count_valid, take_along, widen
 
 # P is block diagonal: items of different blocks have weight zero for each other.
 FINITE, PLUS_INFINITY, MINUS_INFINITY, MASKED = 0, 1, 2, 3
+
+
+class Kept:
+    """What is computed once; once more if that was without the gradient that is wanted now."""
+
+    def __init__(self) -> None:
+        """Keep nothing yet."""
+        self._value: Array | None = None
+        self._has_gradient = False
+
+    def get(self, wiring: Wiring, make: Callable[[], Array]) -> Array:
+        """Return what `make` gives. It is not held: a cycle would keep memory from being freed."""
+        recording = wiring.is_recording()
+        if self._value is None or (recording and not self._has_gradient):
+            self._value, self._has_gradient = make(), recording
+        return self._value
 
 
 class SortedScores:
@@ -38,10 +55,8 @@ class SortedScores:
         self._order: Array | None = None
         self._plain_positions: Array | None = None
         self._blocks: tuple[Array, Array] | None = None
-        self._positions: Array | None = None
-        self._items: Array | None = None
-        # Whether each of these two was computed with a gradient.
-        self._has_recorded = {"positions": False, "items": False}
+        self._positions = Kept()
+        self._items = Kept()
         self._window: slice | None = None
 
     @property
@@ -82,17 +97,8 @@ class SortedScores:
     @property
     def items(self) -> Array:
         """The scores as they came, 0 where infinite or masked."""
-        if self._is_stale("items") or self._items is None:
-            # Taken from the positions, so that both carry the averaged gradient.
-            self._items = self.by_item(self.positions)
-        return self._items
-
-    def _is_stale(self, name: str) -> bool:
-        """Tell whether a thing was computed without the gradient that is wanted now."""
-        recording = self.wiring.is_recording()
-        stale = recording and not self._has_recorded[name]
-        self._has_recorded[name] = self._has_recorded[name] or recording
-        return stale
+        # Taken from the positions, so that both carry the averaged gradient.
+        return self._items.get(self.wiring, lambda: self.by_item(self.positions))
 
     def by_item(self, x: Array) -> Array:
         """Return x, given by position, by item: (..., n), or fewer in a window of `in_order`."""
@@ -104,13 +110,7 @@ class SortedScores:
     @property
     def positions(self) -> Array:
         """`items` in decreasing order."""
-        if self._is_stale("positions") or self._positions is None:
-            wiring, xp = self.wiring, self.wiring.xp
-            finite = xp.where(self.block == FINITE, self._spoiled(), 0.0)
-            positions = take_along(wiring, finite, self.order, axis=-1)
-            begins = _begins_run(xp, positions, self.position_block)
-            self._positions = wiring.average_gradient(positions, begins)
-        return self._positions
+        return self._positions.get(self.wiring, self._sort)
 
     def at(self, rows: Array | None) -> Array:
         """Return the sorted scores at the positions `rows`, (..., k); None means all."""
@@ -148,9 +148,15 @@ class SortedScores:
         window = SortedScores(self.wiring, self._scores, self.valid)
         window._order = self.order
         window._blocks = self.position_block[..., start:stop], self.position_block
-        window._positions, window._window = self.positions, slice(start, stop)
-        window._has_recorded = {"positions": self.wiring.is_recording(), "items": False}
+        window._positions.get(self.wiring, lambda: self.positions)
+        window._window = slice(start, stop)
         return window
+
+    def _sort(self) -> Array:
+        wiring, xp = self.wiring, self.wiring.xp
+        finite = xp.where(self.block == FINITE, self._spoiled(), 0.0)
+        positions = take_along(wiring, finite, self.order, axis=-1)
+        return wiring.average_gradient(positions, _begins_run(xp, positions, self.position_block))
 
     def _spoiled(self) -> Array:
         """Return the scores with -inf where masked, and NaN in all of a row that has one.
