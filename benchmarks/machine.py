@@ -1,35 +1,11 @@
-"""Where a measurement was made: machine, versions, commit."""
+"""The machine while measuring: its free memory, and what else it does."""
 
 from __future__ import annotations
 
-import datetime
-import importlib.metadata
 import os
-import platform
-import subprocess
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def describe() -> dict[str, Any]:
-    """Return what every JSON line says of its origin; nothing that names this machine."""
-    return {
-        "machine": {
-            "cpu": _cpu_model(),
-            "cores": os.cpu_count(),
-            "ram_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            "os": f"{platform.system()} {platform.release()} {platform.machine()}",
-        },
-        "versions": {
-            "python": platform.python_version(),
-            **{name: _version(name) for name in ("torch", "numpy", "softorder", "torchsort")},
-        },
-        "commit": _git("rev-parse", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain", "--", ".", ":!benchmarks/results")),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
 
 
 def available_memory() -> int:
@@ -71,33 +47,3 @@ class OtherWork:
         own = used.user + used.system + used.children_user + used.children_system
         second = os.sysconf("SC_CLK_TCK")
         return total / second, (total - idle) / second, own
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _git(*arguments: str) -> str | None:
-    """Return the output of a git command that only reads; None outside a repository."""
-    try:
-        process = subprocess.run(
-            ["git", "--no-optional-locks", *arguments],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-        )
-    except FileNotFoundError:
-        return None
-    return process.stdout.strip() if process.returncode == 0 else None

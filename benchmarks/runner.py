@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.cases import Case
+from softorder_experiments.machine import describe
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Runner:
     def __init__(self, limits: Limits, output: Path) -> None:
         self.limits = limits
         self.output = output
-        self.origin = machine.describe()
+        self.origin = describe(["torch", "numpy", "softorder", "torchsort"])
         self.verified: set[str] = set()
         self.failures: list[str] = []
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -36,7 +36,7 @@ FINITE = np.isfinite(INFINITE)
 TIED = np.array([0.5, -1.0, 0.5, 2.0, -1.0, 0.5])
 
 
-class LawBroken(AssertionError):  # noqa: N818 - it says what happened
+class LawBroken(AssertionError):
     """A relaxation breaks a law of the contract; the message says which, where and how."""
 
 

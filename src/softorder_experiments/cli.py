@@ -1,0 +1,217 @@
+"""The command line: `softorder list | run | resume | show | data | info`."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from softorder_experiments.config import Place, from_json, override, parse_settings
+from softorder_experiments.errors import UserError, choose
+
+# Whatever needs torch is imported by the command that needs it: help must come at once.
+
+_STOPPED_BY_USER = 130  # as a shell has it for a program that Ctrl-C ended
+
+
+def _examples(*commands: str) -> str:
+    # \b keeps the line breaks of a paragraph.
+    return "Examples:\n\n\b\n" + "\n".join(f"    {command}" for command in commands)
+
+
+def _typer(text: str, *examples: str) -> typer.Typer:
+    return typer.Typer(
+        help=text,
+        epilog=_examples(*examples),
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+    )
+
+
+app = _typer(
+    "The experiments of the SoftSort paper: run them, stop them, resume them, look at them.",
+    "softorder list",
+    "softorder run sort",
+    "softorder run sort --n 9 --relaxation neuralsort --data mnist --preset short",
+    "softorder show results/",
+)
+run_app = _typer("Carry out an experiment.", "softorder run sort", "softorder run sort --help")
+data_app = _typer("Get the data sets.", "softorder data get mnist")
+app.add_typer(run_app, name="run")
+app.add_typer(data_app, name="data")
+
+Out = Annotated[Path, typer.Option(help="The folder for records, checkpoints and pictures.")]
+Accelerator = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Devices = Annotated[int, typer.Option(help="How many devices, or processes on the CPU.")]
+CheckpointSeconds = Annotated[float, typer.Option(help="The time between checkpoints.")]
+Again = Annotated[bool, typer.Option("--again", help="Begin anew, even if it is finished.")]
+Data = Annotated[str | None, typer.Option(help="digits, mnist, fashion-mnist or cifar10.")]
+Relaxation = Annotated[
+    str | None, typer.Option(help="softsort, neuralsort, optimal-transport or softrank.")
+]
+Seed = Annotated[int | None, typer.Option(help="Of the weights, the data and the noise.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; see `softorder list`."),
+]
+
+
+@run_app.command(
+    "sort",
+    epilog=_examples(
+        "softorder run sort",
+        "softorder run sort --n 3 --relaxation neuralsort --stochastic --seed 1",
+        "softorder run sort --n 5 --data mnist --preset paper --set lr=0.001 --set epochs=6",
+        "softorder run sort --devices 2 --accelerator cpu",
+    ),
+)
+def run_sort(
+    n: Annotated[int | None, typer.Option(help="Numbers of a sequence.")] = None,
+    relaxation: Relaxation = None,
+    stochastic: Annotated[
+        bool | None, typer.Option("--stochastic/--deterministic", help="Gumbel noise in training.")
+    ] = None,
+    data: Data = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="paper, short or embedded (default: embedded for digits, else paper)."),
+    ] = None,
+    seed: Seed = None,
+    settings: Set = None,
+    out: Out = Path("results"),
+    accelerator: Accelerator = "auto",
+    devices: Devices = 1,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
+    again: Again = False,
+) -> None:
+    """Sort handwritten numbers, learnt from their order alone (the paper's Table 1)."""
+    given = {"n": n, "relaxation": relaxation, "stochastic": stochastic, "data": data, "seed": seed}
+    place = Place(str(out), accelerator, devices, checkpoint_seconds)
+    _run("sort", preset, given, settings or [], place, again)
+
+
+def _run(
+    task: str,
+    preset: str | None,
+    given: Mapping[str, Any],
+    settings: Sequence[str],
+    place: Place,
+    again: bool,
+) -> None:
+    """Join preset, options and settings, in this order, and run."""
+    from softorder_experiments.tasks import TASKS
+
+    task_type = TASKS[task]
+    changes = {name: value for name, value in given.items() if value is not None}
+    changes |= parse_settings(task_type.config_type, settings)
+    if preset is None:
+        preset = "embedded" if changes.get("data", "digits") == "digits" else "paper"
+    begin = choose("preset", preset, task_type.presets)
+    _carry_out(task, override(begin(changes), changes), place, again)
+
+
+def _carry_out(task: str, config: Any, place: Place, again: bool = False) -> None:
+    from softorder_experiments import tables
+    from softorder_experiments.launch import Stopped, carry_out
+    from softorder_experiments.tasks import TASKS
+
+    console = Console()
+    try:
+        outcome = carry_out(TASKS[task](config), place, console, again=again)
+    except Stopped as stopped:
+        console.print(f"\n{stopped}", highlight=False, soft_wrap=True)
+        raise typer.Exit(_STOPPED_BY_USER) from None
+    if outcome is not None:
+        tables.show_result(console, *outcome)
+
+
+@app.command(
+    epilog=_examples(
+        "softorder resume sort-n5-softsort-digits", "softorder resume results/runs/NAME"
+    )
+)
+def resume(
+    run: Annotated[str, typer.Argument(help="Its name, the beginning of it, or its folder.")],
+    out: Out = Path("results"),
+    accelerator: Accelerator = "auto",
+    devices: Devices = 1,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
+) -> None:
+    """Go on with a run that was stopped: the numbers are those of a run that never was."""
+    from softorder_experiments.runs import find_run
+    from softorder_experiments.tasks import TASKS
+
+    found = find_run(out, run)
+    task, fields = found.read_config()
+    config = from_json(choose("task", task, TASKS).config_type, fields)
+    place = Place(str(found.records.parent), accelerator, devices, checkpoint_seconds)
+    _carry_out(task, config, place)
+
+
+@app.command("list")
+def list_everything() -> None:
+    """List tasks, presets and their settings, relaxations and data sets."""
+    from softorder_experiments import tables
+
+    tables.list_everything(Console())
+
+
+@app.command(epilog=_examples("softorder show", "softorder show results/"))
+def show(
+    where: Annotated[Path, typer.Argument(help="A folder, or a file of JSON lines.")] = Path(
+        "results"
+    ),
+) -> None:
+    """Show what was run: a line for each record, and the runs that are not finished."""
+    from softorder_experiments import tables
+    from softorder_experiments.runs import read_records
+
+    if not where.exists():
+        raise UserError(
+            "there must be a folder of results, or a file of JSON lines",
+            f"{where}, which is not there",
+            "`softorder run sort` makes the folder results",
+        )
+    tables.show_records(Console(), read_records(where), where)
+
+
+@data_app.command("get", epilog=_examples("softorder data get mnist", "softorder data get cifar10"))
+def get(
+    name: Annotated[str, typer.Argument(help="digits, mnist, fashion-mnist or cifar10.")],
+) -> None:
+    """Find or download a data set, and check every file of it."""
+    from softorder_experiments.data import DATASETS
+    from softorder_experiments.data.files import find
+
+    dataset = choose("data", name, DATASETS)
+    console = Console()
+    for path in find(dataset.downloads):
+        console.print(f"{path}: right", highlight=False, soft_wrap=True)
+    console.print(f"{name} is complete" if dataset.downloads else f"{name} is embedded")
+
+
+@app.command()
+def info() -> None:
+    """Tell what was built here, and which kernel would be chosen."""
+    sys.argv = ["softorder", "info"]
+    runpy.run_module("softorder", run_name="__main__")
+
+
+def run_command_line() -> None:
+    """Run; show what a user can mend without a traceback."""
+    try:
+        app()
+    except UserError as error:
+        errors = Console(stderr=True)
+        title = Text("softorder: ", style="bold red")
+        for line in (title + f"{error.expected};", f"got {error.received}.", error.fix):
+            errors.print(line, markup=False, highlight=False, soft_wrap=True)
+        sys.exit(1)

@@ -1,0 +1,144 @@
+"""Typed configurations, and the text that changes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from softorder_experiments.errors import UserError, nearest
+
+C = TypeVar("C", bound="Training")
+
+
+@dataclass(frozen=True)
+class Training:
+    """What every task has: together with the code, it decides every number of a run.
+
+    Args:
+        preset: The name of the preset it began as.
+        data: The data set.
+        seed: Of the weights, the data and the noise.
+        epochs: How often to train and validate.
+        batch: Sequences of a minibatch, over all processes.
+        lr: The learning rate, at its highest.
+        schedule: How the rate goes on: `constant`, or `cosine` down to 0 after a warm-up.
+        warmup: The share of all steps in which a schedule other than `constant` rises.
+        averaging: The decay of the running average of the weights that is evaluated; 0 is none.
+        initialization: How weights are drawn: `truncated-normal` or `he-normal`.
+        precision: As Lightning Fabric names it: `32-true`, `bf16-mixed`, `16-mixed`, `64-true`.
+    """
+
+    preset: str = "embedded"
+    data: str = "digits"
+    seed: int = 0
+    epochs: int = 100
+    batch: int = 20
+    lr: float = 0.005
+    schedule: str = "constant"
+    warmup: float = 0.05
+    averaging: float = 0.0
+    initialization: str = "truncated-normal"
+    precision: str = "32-true"
+
+    def __post_init__(self) -> None:
+        """Check the values that stand on their own."""
+        for name in ("epochs", "batch"):
+            require(self, name, getattr(self, name) >= 1, "at least 1")
+        require(self, "seed", 0 <= self.seed < 2**32, "from 0 to 2^32 - 1")
+        require(self, "lr", 0 < self.lr < float("inf"), "positive")
+        require(self, "warmup", 0 <= self.warmup < 1, "from 0 to less than 1")
+        require(self, "averaging", 0 <= self.averaging < 1, "from 0 to less than 1")
+
+    def fingerprint(self) -> str:
+        """Return eight letters that tell this configuration from any other."""
+        text = json.dumps([type(self).__name__, dataclasses.asdict(self)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and how a run is carried out; the numbers do not depend on it, up to rounding.
+
+    Args:
+        out: The folder for records, checkpoints and pictures.
+        accelerator: As Lightning Fabric names it: `auto`, `cpu`, `cuda`, `mps`.
+        devices: How many devices, or processes on the CPU.
+        checkpoint_seconds: The time between checkpoints; one is written after each epoch too.
+    """
+
+    out: str = "results"
+    accelerator: str = "auto"
+    devices: int = 1
+    checkpoint_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Check the values that stand on their own."""
+        require(self, "devices", self.devices >= 1, "at least 1")
+        require(self, "checkpoint_seconds", self.checkpoint_seconds >= 0, "at least 0")
+
+
+def require(config: Any, name: str, holds: bool, expected: str) -> None:
+    """Raise an error about one field unless something holds."""
+    if not holds:
+        received = repr(getattr(config, name))
+        raise UserError(f"{name} must be {expected}", received, f"Set it with --set {name}=...")
+
+
+def override(config: C, changes: Mapping[str, Any]) -> C:
+    """Return the configuration with some fields changed; an unknown one is an error."""
+    names = {field.name for field in dataclasses.fields(config)}
+    for name in changes:
+        if name not in names:
+            raise UserError(
+                f"a setting must be one of {', '.join(sorted(names))}",
+                repr(name),
+                nearest(name, names),
+            )
+    return dataclasses.replace(config, **changes)
+
+
+def parse_settings(config_type: type[Training], settings: Sequence[str]) -> dict[str, Any]:
+    """Read settings such as `lr=0.005` with the types of the fields."""
+    changes: dict[str, Any] = {}
+    kinds = typing.get_type_hints(config_type)
+    for setting in settings:
+        name, separator, text = setting.partition("=")
+        if not separator:
+            raise UserError(
+                "a setting is NAME=VALUE", repr(setting), f"Write for example --set {name}=1"
+            )
+        # A name that is not known is found by `override`, with the nearest that is.
+        changes[name] = _parse(name, text, kinds.get(name, str))
+    return changes
+
+
+def _parse(name: str, text: str, kind: Any) -> Any:
+    """Read one value; an optional field takes `none`."""
+    if isinstance(kind, types.UnionType):
+        if text.lower() == "none":
+            return None
+        (kind,) = (option for option in typing.get_args(kind) if option is not types.NoneType)
+    words = {"true": True, "false": False}
+    try:
+        return words[text.lower()] if kind is bool else kind(text)
+    except (ValueError, KeyError):
+        noun = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
+        raise UserError(f"{name} must be {noun}", repr(text), f"Write --set {name}=...") from None
+
+
+def from_json(config_type: type[C], fields: Mapping[str, Any]) -> C:
+    """Read a configuration back; one with other fields comes from another version."""
+    try:
+        return config_type(**fields)
+    except TypeError as error:
+        raise UserError(
+            f"a configuration must have the fields of {config_type.__name__}",
+            str(error),
+            "It was written by another version of softorder; run anew",
+        ) from None

@@ -1,0 +1,134 @@
+"""Finds the published files: in the user's folder, the cache or the network; checks each."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pooch
+
+from softorder_experiments.errors import UserError, writing
+
+FOLDER_VARIABLE = "SOFTORDER_DATA"
+_RETRIES = 3
+
+
+@dataclass(frozen=True)
+class File:
+    """A published file: where it lies below the data folder, and its SHA-256."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Download:
+    """A published address, and the files that come from it.
+
+    Args:
+        url: Where it is.
+        sha256: Of what is found there.
+        files: The one file that is found there, or those wanted of an archive.
+    """
+
+    url: str
+    sha256: str
+    files: tuple[File, ...]
+
+    @property
+    def is_archive(self) -> bool:
+        """Tell whether the files are in an archive."""
+        return not self.url.endswith(self.files[0].path.rsplit("/", 1)[-1])
+
+
+def find(downloads: Sequence[Download]) -> list[Path]:
+    """Return all files, checked: from the user's folder, the cache or the network."""
+    try:
+        return [path for download in downloads for path in _find(download)]
+    except OSError as error:
+        names = [file.path for download in downloads for file in download.files]
+        folder = os.environ.get(FOLDER_VARIABLE)
+        raise UserError(
+            f"these files must be in the folder that {FOLDER_VARIABLE} names, "
+            f"or be found on the network: {', '.join(names)}",
+            f"{FOLDER_VARIABLE}={folder or ''} without them, and no network "
+            f"({type(error).__name__}: {str(error)[:120]}...)",
+            f"Put the files into a folder, keeping their paths, and set {FOLDER_VARIABLE} to it",
+        ) from error
+
+
+def cache_folder() -> Path:
+    """Return where downloads are kept."""
+    return Path(pooch.os_cache("softorder"))
+
+
+def _places() -> Iterator[Path]:
+    named = os.environ.get(FOLDER_VARIABLE)
+    if named:
+        yield Path(named).expanduser()
+    yield cache_folder()
+
+
+def _find(download: Download) -> list[Path]:
+    for place in _places():
+        paths = [place / file.path for file in download.files]
+        if all(path.exists() for path in paths):
+            for path, file in zip(paths, download.files, strict=True):
+                _check(path, file.sha256)
+            return paths
+    return _fetch(download)
+
+
+def _fetch(download: Download) -> list[Path]:
+    """Download into the cache, with a progress bar and retries: whole and right, or not at all."""
+    cache = cache_folder()
+    paths = [cache / file.path for file in download.files]
+    folder = cache if download.is_archive else paths[0].parent
+    name = download.url.rsplit("/", 1)[-1]
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    source = pooch.create(
+        folder,
+        base_url="",
+        registry={name: f"sha256:{download.sha256}"},
+        urls={name: download.url},
+        retry_if_failed=_RETRIES,
+    )
+    try:
+        archive = Path(source.fetch(name, progressbar=True))
+    except ValueError as error:  # the checksum is not the one that is known
+        raise UserError(
+            f"{download.url} must be the published file", str(error)[:200], "Try again later"
+        ) from error
+    if download.is_archive:
+        for path, file in zip(paths, download.files, strict=True):
+            _extract(archive, path, file)
+    return paths
+
+
+def _extract(archive: Path, path: Path, file: File) -> None:
+    """Take one file out of an archive."""
+    partial = path.with_suffix(".partial")
+    with writing(path), tarfile.open(archive) as members:
+        content = members.extractfile(file.path)
+        assert content is not None  # the archive's checksum was right
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(content.read())
+    _check(partial, file.sha256)
+    partial.replace(path)
+
+
+def _check(path: Path, sha256: str) -> None:
+    """Compare a file with its published checksum."""
+    with path.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != sha256:
+        raise UserError(
+            f"{path} must be the published file, of SHA-256 {sha256[:12]}...",
+            f"{path.stat().st_size:,} bytes of SHA-256 {found[:12]}...: truncated or corrupt",
+            "Put the right one there; or delete it, and `softorder data get` downloads it",
+        )

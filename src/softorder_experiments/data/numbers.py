@@ -1,0 +1,57 @@
+"""Large handwritten numbers: digits side by side, made on the fly."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from softorder_experiments.data.datasets import Pool
+from softorder_experiments.errors import UserError
+
+_BASE = 10
+
+
+class LargeNumbers:
+    """Draws numbers of l handwritten digits, each value from 0 to 10^l - 1 equally likely.
+
+    Args:
+        pool: Images of single digits, labelled 0 to 9.
+        digits: How many stand side by side (l); l = 4 on MNIST gives images of 112 x 28.
+    """
+
+    def __init__(self, pool: Pool, digits: int) -> None:
+        self.digits = digits
+        self._white = pool.white
+        self._counts = torch.bincount(pool.labels, minlength=_BASE)
+        if len(self._counts) != _BASE or not self._counts.all():
+            raise UserError(
+                "numbers need images of every digit from 0 to 9",
+                f"{self._counts.tolist()} images of the labels",
+                "Choose digits or mnist with --data",
+            )
+        # Sorted by label, the images of one digit are a range.
+        self._images = pool.images[pool.labels.argsort(stable=True)]
+        self._starts = self._counts.cumsum(0) - self._counts
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Return channels, height and width of a number's image."""
+        channels, height, width = self._images.shape[1:]
+        return channels, height, width * self.digits
+
+    def draw(
+        self, shape: tuple[int, ...], generator: torch.Generator, share: slice = slice(None)
+    ) -> tuple[Tensor, Tensor]:
+        """Return images (*shape, channels, height, width) from 0 to 1, and values of that shape.
+
+        `share` is the part of the first dimension that is made; the whole is drawn, so that several
+        processes that draw alike and take a part each make what one would make.
+        """
+        digits = torch.randint(_BASE, (*shape, self.digits), generator=generator)[share]
+        chance = torch.rand(*shape, self.digits, generator=generator)[share]
+        # float32 can round up to the count itself.
+        within = (chance * self._counts[digits]).long().minimum(self._counts[digits] - 1)
+        images = self._images[self._starts[digits] + within]  # (..., l, channels, height, width)
+        side_by_side = images.movedim(-4, -2).flatten(-2)
+        powers = _BASE ** torch.arange(self.digits - 1, -1, -1)
+        return side_by_side.float().div_(self._white), (digits * powers).sum(-1)

@@ -1,0 +1,323 @@
+"""The training loop: one for every task, on one device or several, stopped and resumed at will."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from softorder_experiments import machine
+from softorder_experiments.config import Place
+from softorder_experiments.display import Display
+from softorder_experiments.errors import UserError, choose, writing
+from softorder_experiments.runs import SCHEMA_VERSION, Record, Run, append_record
+from softorder_experiments.tasks.base import Processes, Task, derive_seed
+
+_DISPLAY_SECONDS = 0.25
+# Those that keep no state of their own between steps, which a checkpoint would have to hold.
+PRECISIONS: dict[str, Any] = {"32-true": "32-true", "bf16-mixed": "bf16-mixed"}
+
+
+def constant(_: float, warmup: float) -> float:
+    """Keep the learning rate."""
+    return 1.0
+
+
+def cosine(progress: float, warmup: float) -> float:
+    """Rise linearly, then fall to 0 along half a cosine."""
+    if progress < warmup:
+        return progress / warmup
+    return 0.5 + 0.5 * math.cos(math.pi * (progress - warmup) / (1 - warmup))
+
+
+SCHEDULES: dict[str, Callable[[float, float], float]] = {"constant": constant, "cosine": cosine}
+
+
+class Interrupted(Exception):
+    """The user asked to stop; the checkpoint is written."""
+
+
+@dataclass
+class Progress:
+    """How far a run is: all that changes beside the weights and the optimiser.
+
+    Data and noise are drawn from seeds of the step (`tasks.base.derive_seed`), and the learning
+    rate is a function of it: of sampler, random numbers and schedule, it is the whole state.
+    """
+
+    step: int = 0
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    best: dict[str, Any] | None = None
+    """The point of the curve whose model was chosen."""
+    train_seconds: float = 0.0
+    seconds: float = 0.0
+    resumed: int = 0
+
+
+class Trainer:
+    """Carries out one run.
+
+    Args:
+        task: What to learn.
+        run: Where its files are.
+        fabric: The devices, its processes launched.
+        display: Shows how it goes.
+        checkpoint_seconds: The time between checkpoints.
+    """
+
+    def __init__(
+        self,
+        task: Task[Any],
+        run: Run,
+        fabric: Fabric,
+        display: Display,
+        checkpoint_seconds: float = 60.0,
+    ) -> None:
+        self.task, self.run, self.fabric, self.display = task, run, fabric, display
+        self.checkpoint_seconds = checkpoint_seconds
+        self.config = task.config
+        self._schedule = choose("schedule", self.config.schedule, SCHEDULES)
+        self.processes = Processes(
+            self.fabric.global_rank, self.fabric.world_size, self.fabric.device, self._gather
+        )
+        self.progress = Progress()
+        self._set_up()
+
+    @property
+    def total_steps(self) -> int:
+        """Return the steps of the whole run."""
+        return self.config.epochs * self.task.steps_per_epoch
+
+    def fit(self) -> Record:
+        """Train to the end, test the chosen model, append the record, and return it."""
+        with stop_signals() as asked, self.display:
+            self._restore()
+            self._started, self._seconds_before = time.monotonic(), self.progress.seconds
+            self.display.begin(self.progress.step, self.task.steps_per_epoch, self.config.epochs)
+            self._train(asked)
+            return self._finish()
+
+    def _set_up(self) -> None:
+        torch.manual_seed(self.config.seed)
+        self._module = self.task.network()
+        optimizer = self.task.optimizer(self._module)
+        self._network, self._optimizer = self.fabric.setup(self._module, optimizer)
+        decay = self.config.averaging
+        self._averaged = AveragedModel(self._module, multi_avg_fn=get_ema_multi_avg_fn(decay))
+        self._best: dict[str, Tensor] = {}
+        self._loss_sum = torch.zeros((), device=self.fabric.device)  # of the steps of this epoch
+
+    @property
+    def _evaluated(self) -> nn.Module:
+        return self._averaged.module if self.config.averaging else self._module
+
+    def _train(self, asked: Callable[[], bool]) -> None:
+        progress, per_epoch = self.progress, self.task.steps_per_epoch
+        saved = shown = time.monotonic()
+        while True:
+            if progress.step == (len(progress.curve) + 1) * per_epoch:
+                self._validate()
+                self._save()
+                saved = time.monotonic()
+            if progress.step == self.total_steps:
+                return
+            self._step()
+            now = time.monotonic()
+            if now - shown >= _DISPLAY_SECONDS:
+                done = progress.step - len(progress.curve) * per_epoch
+                self.display.step(progress.step, self._loss_sum.item() / done)
+                shown = now
+            stop, due = self._agree(asked(), now - saved >= self.checkpoint_seconds)
+            if stop or due:
+                self._save()
+                saved = time.monotonic()
+            if stop:
+                raise Interrupted
+
+    def _step(self) -> None:
+        begin = time.monotonic()
+        progress = self.progress
+        rate = self.config.lr * self._schedule(progress.step / self.total_steps, self.config.warmup)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        # Whatever a network or a task draws depends on the step, and not on what came before.
+        seed = derive_seed(self.config.seed, "step", progress.step, self.processes.rank)
+        torch.manual_seed(seed)
+        loss = self.task.loss(self._network, progress.step, self.processes)
+        self._optimizer.zero_grad()
+        self.fabric.backward(loss)
+        self._optimizer.step()
+        if self.config.averaging:
+            self._averaged.update_parameters(self._module)
+        progress.step += 1
+        self._loss_sum += loss.detach()
+        progress.train_seconds += time.monotonic() - begin
+
+    def _validate(self) -> None:
+        self._check_loss()
+        progress = self.progress
+        loss_sum = self._gather(self._loss_sum[None]).mean().item()
+        entry = {
+            "epoch": len(progress.curve) + 1,
+            "step": progress.step,
+            "loss": loss_sum / self.task.steps_per_epoch,
+            "validation": self._evaluate("validation"),
+        }
+        progress.curve.append(entry)
+        self._loss_sum.zero_()
+        if progress.best is None or self._score(entry) > self._score(progress.best):
+            progress.best = entry
+            self._best = {
+                name: value.detach().clone() for name, value in self._evaluated.state_dict().items()
+            }
+        self.display.step(progress.step, entry["loss"])
+        self.display.epoch(entry)
+
+    def _score(self, entry: dict[str, Any]) -> float:
+        return entry["validation"][self.task.selection]
+
+    def _evaluate(self, split: str) -> dict[str, float]:
+        with torch.inference_mode(), self.fabric.autocast():
+            return self.task.evaluate(self._evaluated, split, self.processes)
+
+    def _finish(self) -> Record:
+        self._evaluated.load_state_dict(self._best)
+        test = self._evaluate("test")
+        self.progress.seconds = self._seconds_before + time.monotonic() - self._started
+        record = self._describe(test)
+        if self.fabric.is_global_zero:
+            append_record(self.run.records, record)
+            with torch.inference_mode(), writing(self.run.picture):
+                self.task.draw(self._evaluated, record, self.run.picture)
+        return record
+
+    def _describe(self, test: dict[str, float]) -> Record:
+        progress = self.progress
+        images = progress.step * self.task.images_per_step
+        return {
+            "schema": SCHEMA_VERSION,
+            "run": self.run.name,
+            "task": self.task.name,
+            "config": dataclasses.asdict(self.config),
+            "seed": self.config.seed,
+            "metrics": {"test": test, "validation": (progress.best or {})["validation"]},
+            "best_epoch": (progress.best or {})["epoch"],
+            "curve": progress.curve,
+            "seconds": round(progress.seconds, 3),
+            "images_per_second": round(images / max(progress.train_seconds, 1e-9), 1),
+            "resumed": progress.resumed,
+            "device": self.fabric.device.type,
+            "processes": self.fabric.world_size,
+            "threads": torch.get_num_threads(),
+            **machine.describe(),
+        }
+
+    def _save(self) -> None:
+        """Write a checkpoint: all that a resumed run needs to go on as if nothing had happened."""
+        self.progress.seconds = self._seconds_before + time.monotonic() - self._started
+        self._check_loss()
+        self._compare_replicas()
+        if not self.fabric.is_global_zero:
+            return
+        self.run.save(
+            {
+                "progress": dataclasses.asdict(self.progress),
+                "network": self._module.state_dict(),
+                "optimizer": self._optimizer.state_dict(),
+                "averaged": self._averaged.state_dict() if self.config.averaging else {},
+                "best": self._best,
+                "loss_sum": self._loss_sum,
+            }
+        )
+
+    def _check_loss(self) -> None:
+        if not self._loss_sum.isfinite():
+            raise UserError(
+                "the loss must be finite",
+                f"{self._loss_sum.item()} before step {self.progress.step}",
+                "Lower lr or raise tau with --set; the last checkpoint is from before",
+            )
+
+    def _restore(self) -> None:
+        """Go on from the checkpoint, if there is one."""
+        state = self.run.load()
+        if state is None:
+            return
+        self.progress = Progress(**state["progress"])
+        self.progress.resumed += 1
+        self._module.load_state_dict(state["network"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        if self.config.averaging:
+            self._averaged.load_state_dict(state["averaged"])
+        self._best = state["best"]
+        self._loss_sum.copy_(state["loss_sum"])
+        self.display.note(f"going on from step {self.progress.step} of {self.total_steps}")
+
+    def _compare_replicas(self) -> None:
+        """See that all processes hold the same weights."""
+        sums = torch.stack([p.detach().double().sum() for p in self._module.parameters()])
+        if not (self._gather(sums[None]) == sums).all():
+            raise RuntimeError(f"the processes hold different weights at step {self.progress.step}")
+
+    def _gather(self, tensor: Tensor) -> Tensor:
+        if self.fabric.world_size == 1:
+            return tensor
+        parts = [torch.empty_like(tensor) for _ in range(self.fabric.world_size)]
+        torch.distributed.all_gather(parts, tensor)
+        return torch.cat(parts)
+
+    def _agree(self, *wishes: bool) -> list[bool]:
+        """Grant what any process wishes, so that all do the same at the same step."""
+        return self._gather(torch.tensor([wishes])).any(0).tolist()
+
+
+def make_fabric(place: Place, precision: str) -> Fabric:
+    """Return Lightning's Fabric for a place; its processes are not launched yet."""
+    # It tells of every process that it starts.
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    try:
+        return Fabric(
+            accelerator=place.accelerator,
+            devices=place.devices,
+            strategy="ddp" if place.devices > 1 else "auto",
+            precision=choose("precision", precision, PRECISIONS),
+        )
+    except (ValueError, RuntimeError, TypeError, ImportError) as error:
+        raise UserError(
+            f"{place.devices} devices of {place.accelerator!r} must be there",
+            str(error)[:300],
+            "Choose others with --accelerator (auto, cpu, cuda, mps) and --devices",
+        ) from error
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C (or SIGTERM) into a question that is asked between steps.
+
+    The second stops at once; the last checkpoint is then where a resumed run begins.
+    """
+    asked = False
+
+    def ask(number: int, frame: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

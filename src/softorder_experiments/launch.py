@@ -1,0 +1,69 @@
+"""From a configuration to a record: finds the run again, keeps others away, trains."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from lightning_fabric.utilities.rank_zero import rank_zero_only
+from rich.console import Console
+
+from softorder_experiments.config import Place
+from softorder_experiments.display import Silent, make_display
+from softorder_experiments.engine import Interrupted, Trainer, make_fabric
+from softorder_experiments.errors import UserError
+from softorder_experiments.runs import Record, Run
+from softorder_experiments.tasks.base import Task
+
+
+class Stopped(Exception):
+    """A run that was interrupted; says how to go on."""
+
+
+def run_of(task: Task[Any], place: Place) -> Run:
+    """Return the run of a task: the same configuration, the same run."""
+    config = task.config
+    name = f"{task.name}-{task.label}-{config.preset}-s{config.seed}-{config.fingerprint()}"
+    return Run(Path(place.out), name)
+
+
+def carry_out(
+    task: Task[Any], place: Place, console: Console, *, again: bool = False
+) -> tuple[Run, Record] | None:
+    """Run a task to its end, from its checkpoint if it has one; return its record.
+
+    A run that is finished is not run twice, unless `again` is asked for. With several processes,
+    all but the first return None.
+    """
+    if task.config.batch % place.devices:
+        raise UserError(
+            f"the batch must divide by the {place.devices} devices",
+            f"a batch of {task.config.batch}",
+            "Change --devices, or the batch with --set batch=...",
+        )
+    fabric = make_fabric(place, task.config.precision)
+    run = run_of(task, place)
+    # Lightning starts further processes with the same command, and tells them which they are.
+    is_first = getattr(rank_zero_only, "rank", 0) == 0
+    with contextlib.ExitStack() as stack:
+        if is_first:
+            run.create(task.name, task.config)
+            stack.enter_context(run.locked())
+            record = run.record()
+            if record and not again:
+                text = f"{run.name} was finished before; --again runs it anew"
+                console.print(text, highlight=False, soft_wrap=True)
+                return run, record
+            if again:
+                run.forget()
+            console.print(f"run {run.name}", highlight=False, soft_wrap=True)
+        display = make_display(console, task.selection) if is_first else Silent()
+        try:
+            fabric.launch()
+            record = Trainer(task, run, fabric, display, place.checkpoint_seconds).fit()
+        except (Interrupted, KeyboardInterrupt):
+            raise Stopped(
+                f"Stopped; nothing is lost. To go on:\n\n    softorder resume {run.folder}"
+            ) from None
+    return (run, record) if is_first else None

@@ -1,0 +1,67 @@
+"""Where a number was computed: machine, versions, commit."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).resolve().parent
+# What is written by measuring does not change what is measured.
+_RESULTS = (":(top,exclude)results", ":(top,exclude)benchmarks/results")
+_PACKAGES = ("torch", "numpy", "softorder", "lightning-fabric")
+
+
+def describe(packages: Sequence[str] = _PACKAGES) -> dict[str, Any]:
+    """Return what every JSON line says of its origin; nothing that names this machine."""
+    return {
+        "machine": {
+            "cpu": _cpu_model(),
+            "cores": os.cpu_count(),
+            "ram_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "os": f"{platform.system()} {platform.release()} {platform.machine()}",
+        },
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in packages},
+        },
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": bool(_git("status", "--porcelain", "--", ":/", *_RESULTS)),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    """Return the output of a git command that only reads; None outside softorder's repository."""
+    try:
+        # Installed into a virtual environment, this file may lie in somebody else's repository.
+        for command in (["ls-files", "--error-unmatch", __file__], arguments):
+            process = subprocess.run(
+                ["git", "--no-optional-locks", *command], capture_output=True, text=True, cwd=_HERE
+            )
+            if process.returncode:
+                return None
+    except FileNotFoundError:
+        return None
+    return process.stdout.strip()

@@ -1,0 +1,89 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Column, Table
+
+from softorder_experiments.data import DATASETS
+from softorder_experiments.relaxations import RELAXATIONS
+from softorder_experiments.runs import Record, Run
+from softorder_experiments.tasks import TASKS
+
+
+def show_result(console: Console, run: Run, record: Record) -> None:
+    """Show the result of one run, and where its files are."""
+    table = Table("", "validation", "test", title=f"{record['task']}, {record['config']['data']}")
+    for metric, test in record["metrics"]["test"].items():
+        validation = record["metrics"]["validation"][metric]
+        table.add_row(metric.replace("_", " "), _number(validation), _number(test))
+    console.print(table)
+    console.print(
+        f"Chosen by validation: epoch {record['best_epoch']} of {len(record['curve'])}. "
+        f"{_duration(record['seconds'])}, {record['images_per_second']:,.0f} images a second.",
+        highlight=False,
+    )
+    files = {"record": run.records, "picture": run.picture, "model": run.checkpoint}
+    for what, path in files.items():
+        console.print(f"{what:>8}  {path}", highlight=False, soft_wrap=True)
+
+
+def show_records(console: Console, records: Sequence[Record], where: Path) -> None:
+    """Show a line for each record, and the runs that are not finished."""
+    for task in sorted({record["task"] for record in records}):
+        console.print(_table_of(task, [record for record in records if record["task"] == task]))
+    if not records:
+        console.print(f"no records in {where}", highlight=False, soft_wrap=True)
+    finished = {record["run"] for record in records}
+    for file in sorted(where.glob("runs/*/config.json")):
+        if file.parent.name not in finished:
+            text = f"not finished: softorder resume {file.parent}"
+            console.print(text, highlight=False, soft_wrap=True)
+
+
+def _table_of(task: str, records: Sequence[Record]) -> Table:
+    shares = [
+        name for name, value in records[0]["metrics"]["test"].items() if isinstance(value, float)
+    ]
+    table = Table(Column("run", no_wrap=True), "epochs", title=f"{task}, on test", box=box.SIMPLE)
+    for name in (*shares, "time"):
+        table.add_column(name.replace("_", " "))
+    for record in records:
+        table.add_row(
+            record["run"],
+            str(len(record["curve"])),
+            *(_number(record["metrics"]["test"][name]) for name in shares),
+            _duration(record["seconds"]),
+        )
+    return table
+
+
+def list_everything(console: Console) -> None:
+    """Show tasks with their presets and settings, relaxations, data sets."""
+    for name, task in TASKS.items():
+        presets = {preset: dataclasses.asdict(make({})) for preset, make in task.presets.items()}
+        table = Table("--set", *presets, title=f"task {name}: {task.about}")
+        for field in dataclasses.fields(task.config_type):
+            values = (json.dumps(fields[field.name]) for fields in presets.values())
+            table.add_row(field.name, *values)
+        console.print(table)
+    console.print(f"relaxations: {', '.join(RELAXATIONS)}", highlight=False)
+    table = Table("data", "", title="data sets")
+    for name, dataset in DATASETS.items():
+        table.add_row(name, dataset.about)
+    console.print(table)
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"

@@ -1,0 +1,402 @@
+"""The training loop: stopped, killed, resumed, on two processes, on a full disk."""
+
+import dataclasses
+import errno
+import io
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from rich.console import Console
+
+from softorder_experiments import engine, runs
+from softorder_experiments.config import Place, Training
+from softorder_experiments.display import Lines, Live, Silent
+from softorder_experiments.engine import Interrupted, Trainer, cosine, make_fabric
+from softorder_experiments.errors import UserError
+from softorder_experiments.launch import Stopped, carry_out, run_of
+from softorder_experiments.runs import Run, append_record, find_run, read_records
+from softorder_experiments.tasks import Sort
+from softorder_experiments.tasks.base import Processes, Task, derive_seed, stream
+from softorder_experiments.tasks.sort import embedded
+
+CPU = Place(accelerator="cpu")
+QUIET = Console(quiet=True)
+SAME = ("metrics", "curve", "best_epoch", "config", "seed")
+
+
+@dataclasses.dataclass(frozen=True)
+class ToyConfig(Training):
+    steps: int = 4
+    scores: tuple[float, ...] = ()
+    """The validation scores, for a test that wants to choose them."""
+
+
+class Toy(Task[ToyConfig]):
+    """A straight line through noisy points, with something to drop out."""
+
+    name = label = "toy"
+    config_type = ToyConfig
+    presets = {}  # noqa: RUF012
+    selection = "score"
+
+    def __init__(self, config=None, at_step=None, **fields):
+        super().__init__(config or ToyConfig(lr=0.1, **{"epochs": 3, **fields}))
+        self.at_step = at_step or {}
+        self.tested = None
+
+    @property
+    def steps_per_epoch(self):
+        return self.config.steps
+
+    @property
+    def images_per_step(self):
+        return self.config.batch
+
+    def network(self):
+        return torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Dropout(0.3))
+
+    def optimizer(self, network):
+        return torch.optim.Adam(network.parameters(), lr=self.config.lr)
+
+    def loss(self, network, step, processes):
+        if step in self.at_step:
+            self.at_step[step]()
+        x = torch.randn(self.config.batch, 3, generator=stream(self.config.seed, "train", step))
+        x = x[processes.share(self.config.batch)]
+        return (network(x)[:, 0] - x.sum(-1)).square().mean()
+
+    def evaluate(self, network, split, processes):
+        weight = network[0].weight.detach()
+        self.tested = weight.clone()
+        near = 1 / (1 + (weight - 1).abs().sum().item())
+        if split == "validation" and self.config.scores:
+            self.seen = getattr(self, "seen", -1) + 1
+            return {"score": self.config.scores[self.seen], "near": near}
+        return {"score": near, "near": near}
+
+    def draw(self, network, record, path):
+        path.write_text("a picture")
+
+
+def train(task, out, display=None, seconds=60.0):
+    fabric = make_fabric(CPU, task.config.precision)
+    run = run_of(task, Place(out=str(out)))
+    run.create(task.name, task.config)
+    return Trainer(task, run, fabric, display or Silent(), seconds).fit()
+
+
+def same(left, right):
+    return all(left[name] == right[name] for name in SAME)
+
+
+def raise_(error):
+    raise error
+
+
+@pytest.mark.parametrize("averaging", [0.0, 0.9])
+@pytest.mark.parametrize(("stopped", "crashed"), [(0, 1), (2, 4), (3, 7), (7, 11)])
+def test_a_resumed_run_is_the_one_that_was_never_stopped(tmp_path, stopped, crashed, averaging):
+    # Ctrl-C writes a checkpoint after the step; a crash leaves an older one.
+    unbroken = train(Toy(averaging=averaging), tmp_path / "a")
+    for step, disturb, error in (
+        (stopped, lambda: os.kill(os.getpid(), signal.SIGINT), Interrupted),
+        (crashed, lambda: raise_(MemoryError()), MemoryError),
+    ):
+        with pytest.raises(error):
+            train(Toy(averaging=averaging, at_step={step: disturb}), tmp_path / "b")
+    resumed = train(Toy(averaging=averaging), tmp_path / "b")
+    assert same(unbroken, resumed)
+    assert resumed["resumed"] >= 1
+    assert unbroken["resumed"] == 0
+    assert len(read_records(tmp_path / "b")) == 1
+
+
+def test_random_numbers_of_a_step_do_not_depend_on_what_came_before():
+    assert derive_seed(0, "train", 5) == derive_seed(0, "train", 5)
+    seeds = {
+        derive_seed(s, p, k, r) for s in (0, 1) for p in "ab" for k in range(5) for r in (0, 1)
+    }
+    assert len(seeds) == 40
+
+
+def test_the_model_of_the_best_validation_is_tested(tmp_path):
+    worsening, improving = Toy(scores=(0.9, 0.5, 0.1)), Toy(scores=(0.1, 0.5, 0.9))
+    record = train(worsening, tmp_path / "a")
+    assert record["best_epoch"] == 1
+    assert record["metrics"]["validation"] == record["curve"][0]["validation"]
+    assert record["metrics"]["test"]["near"] == record["curve"][0]["validation"]["near"]
+    record = train(improving, tmp_path / "b")
+    assert record["best_epoch"] == 3
+    assert record["metrics"]["test"]["near"] == record["curve"][2]["validation"]["near"]
+
+
+def test_training_learns_and_the_average_is_what_is_evaluated(tmp_path):
+    record = train(Toy(epochs=30, steps=10), tmp_path / "a")
+    assert record["curve"][-1]["loss"] < 0.7 * record["curve"][0]["loss"]
+    task = Toy(epochs=1, averaging=0.5)
+    fabric = make_fabric(CPU, "32-true")
+    run = run_of(task, Place(out=str(tmp_path / "b")))
+    run.create(task.name, task.config)
+    weights = []
+    trainer = Trainer(task, run, fabric, Silent())
+    for step in range(1, 4):
+        task.at_step[step] = lambda: weights.append(trainer._module[0].weight.detach().clone())
+    trainer.fit()
+    weights.append(trainer._module[0].weight.detach().clone())
+    # The average begins as the first weights, and then moves half of the way.
+    average = weights[0]
+    for weight in weights[1:]:
+        average = 0.5 * average + 0.5 * weight
+    torch.testing.assert_close(task.tested, average)
+
+
+def test_the_record_says_what_was_run_where(tmp_path):
+    record = train(Toy(), tmp_path)
+    assert json.loads((tmp_path / "results.jsonl").read_text()) == json.loads(json.dumps(record))
+    assert record["schema"] == runs.SCHEMA_VERSION
+    assert set(record) >= {"run", "task", "config", "seed", "metrics", "curve", "seconds"}
+    assert set(record) >= {"images_per_second", "machine", "versions", "commit", "date"}
+    assert [point["step"] for point in record["curve"]] == [4, 8, 12]
+    assert str(pathlib.Path.home()) not in json.dumps(record)
+
+
+def test_the_learning_rate_rises_and_falls():
+    assert cosine(0.05, 0.1) == 0.5
+    assert cosine(0.1, 0.1) == 1.0
+    assert cosine(0.55, 0.1) == pytest.approx(0.5)
+    assert cosine(1.0, 0.1) == pytest.approx(0.0)
+    assert cosine(0.0, 0.0) == 1.0
+    rates = []
+    task = Toy(epochs=1, schedule="cosine", warmup=0.5)
+    fabric = make_fabric(CPU, "32-true")
+    trainer = Trainer(task, Run(pathlib.Path("."), "none"), fabric, Silent())
+    for _ in range(4):
+        trainer._step()
+        rates.append(trainer._optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([0.0, 0.05, 0.1, 0.05])
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_before_the_checkpoint(tmp_path):
+    task = Toy(
+        at_step={
+            5: lambda: setattr(
+                task, "loss", lambda n, s, p: n(torch.ones(1, 3)).sum() * float("nan")
+            )
+        }
+    )
+    with pytest.raises(UserError, match="the loss must be finite"):
+        train(task, tmp_path)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert torch.load(run / "checkpoint.pt")["progress"]["step"] == 4
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Let the k-th file that is written from now on find no space."""
+
+    def fill(after):
+        left = iter(range(after, -1, -1))
+        sync = os.fsync
+
+        def fsync(number):
+            if next(left, 0) == 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            sync(number)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+
+    return fill
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3, 4])
+def test_a_full_disk_loses_nothing(tmp_path, full_disk, monkeypatch, after):
+    unbroken = train(Toy(), tmp_path / "a")
+    full_disk(after)  # the configuration, three checkpoints, the record
+    with pytest.raises(UserError, match=r"No space left on device.*Free some space"):
+        train(Toy(), tmp_path / "b")
+    monkeypatch.undo()
+    assert not list((tmp_path / "b").rglob("*.partial"))
+    assert read_records(tmp_path / "b") == []
+    resumed = train(Toy(), tmp_path / "b")
+    assert same(unbroken, resumed)
+    assert resumed["resumed"] == (1 if after >= 2 else 0)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file.* must be writable"):
+        train(Toy(), tmp_path / "file")
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    task = Toy()
+    train(task, tmp_path)
+    checkpoint = run_of(task, Place(out=str(tmp_path))).checkpoint
+    checkpoint.write_bytes(checkpoint.read_bytes()[:200])
+    with pytest.raises(UserError, match=r"checkpoint.pt must be a checkpoint"):
+        train(Toy(), tmp_path)
+
+
+def test_records_are_appended_whole_and_read_back(tmp_path, monkeypatch):
+    file = tmp_path / "results.jsonl"
+    append_record(file, {"run": "a"})
+    write = runs.os.fsync
+    monkeypatch.setattr(os, "fsync", lambda number: raise_(OSError(errno.ENOSPC, "full")))
+    with pytest.raises(UserError):
+        append_record(file, {"run": "b"})
+    monkeypatch.setattr(os, "fsync", write)
+    append_record(file, {"run": "c"})
+    assert read_records(file) == [{"run": "a"}, {"run": "c"}]
+    assert read_records(tmp_path / "none") == []
+    file.write_text('{"run": "a"}\n{"run"\n')
+    with pytest.raises(UserError, match="line 2 of"):
+        read_records(file)
+
+
+def test_a_run_is_found_by_name_beginning_or_folder(tmp_path):
+    for name in ("sort-n5-a", "sort-n5-b"):
+        Run(tmp_path, name).create("toy", ToyConfig())
+    assert find_run(tmp_path, "sort-n5-a").name == "sort-n5-a"
+    assert find_run(tmp_path / "other", str(tmp_path / "runs" / "sort-n5-b")).name == "sort-n5-b"
+    with pytest.raises(UserError, match="must name one run"):
+        find_run(tmp_path, "sort")
+    with pytest.raises(UserError, match="sort-n5-a, sort-n5-b"):
+        find_run(tmp_path, "knn")
+
+
+def test_a_finished_run_is_not_run_twice(tmp_path):
+    place = Place(out=str(tmp_path), accelerator="cpu")
+    first = carry_out(Toy(), place, QUIET)
+    broken = Toy(at_step={0: lambda: raise_(MemoryError())})
+    assert carry_out(broken, place, QUIET)[1]["metrics"] == first[1]["metrics"]
+    with pytest.raises(MemoryError):
+        carry_out(broken, place, QUIET, again=True)
+    assert len(read_records(tmp_path)) == 1
+
+
+def test_a_run_is_carried_out_once_at_a_time(tmp_path):
+    task = Toy()
+    place = Place(out=str(tmp_path), accelerator="cpu")
+    run = run_of(task, place)
+    run.create(task.name, task.config)
+    with run.locked(), pytest.raises(UserError, match="once at a time"):
+        carry_out(task, place, QUIET)
+
+
+def test_a_stopped_run_says_how_to_go_on(tmp_path):
+    task = Toy(at_step={5: lambda: os.kill(os.getpid(), signal.SIGTERM)})
+    with pytest.raises(Stopped, match=r"softorder resume .*runs/toy-toy-embedded-s0-"):
+        carry_out(task, Place(out=str(tmp_path), accelerator="cpu"), QUIET)
+    state = run_of(task, Place(out=str(tmp_path))).load()
+    assert state["progress"]["step"] == 6
+
+
+def test_the_second_signal_stops_at_once():
+    with engine.stop_signals() as asked:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert asked()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_processes_that_differ_are_found_out(tmp_path):
+    task = Toy()
+    trainer = Trainer(task, Run(tmp_path, "x"), make_fabric(CPU, "32-true"), Silent())
+    trainer._compare_replicas()
+    trainer._gather = lambda tensor: torch.cat([tensor, tensor + 1e-6])
+    with pytest.raises(RuntimeError, match="different weights"):
+        trainer._compare_replicas()
+
+
+def test_a_share_is_a_part_of_the_batch():
+    shares = [Processes(rank, 2, torch.device("cpu"), lambda x: x).share(20) for rank in (0, 1)]
+    assert shares == [slice(0, 10), slice(10, 20)]
+
+
+@pytest.mark.parametrize("kind", [Lines, Live])
+def test_displays_show_epoch_rate_time_left_loss_and_metric(tmp_path, kind):
+    console = Console(force_terminal=kind is Live, width=200, record=True, file=io.StringIO())
+    display = kind(console, "score")
+    train(Toy(), tmp_path, display)
+    text = console.export_text() if kind is Lines else _last_frame(display)
+    for part in ("epoch 3/3", "steps/s", "loss", "score 0."):
+        assert part in text
+
+
+def _last_frame(display):
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(display._progress.get_renderable())
+    return console.export_text()
+
+
+def test_devices_that_are_not_there_are_an_error():
+    with pytest.raises(UserError, match="must be there"):
+        make_fabric(Place(accelerator="tpu"), "32-true")
+    with pytest.raises(UserError, match="precision must be one of"):
+        make_fabric(CPU, "8-bit")
+
+
+COMMAND = [sys.executable, "-m", "softorder_experiments.entry"]
+SMALL = {"n": 3, "digits": 1, "averaging": 0.9, "epochs": 3}
+
+
+def sort_digits(out, *more, **fields):
+    """Return a command, and a function that does the same in this process."""
+    fields = {**SMALL, **fields}
+    settings = [f"--set={name}={value}" for name, value in fields.items()]
+    command = [*COMMAND, "run", "sort", *settings, "--accelerator=cpu", f"--out={out}", *more]
+    task = Sort(dataclasses.replace(embedded({}), **fields))
+    return command, lambda: carry_out(task, dataclasses.replace(CPU, out=str(out)), QUIET)
+
+
+@pytest.fixture
+def one_thread(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def wait_for_step(process, out, step):
+    """Wait until the checkpoint of a run has passed a step."""
+    while process.poll() is None:
+        for file in pathlib.Path(out).glob("runs/*/checkpoint.pt"):
+            if torch.load(file)["progress"]["step"] >= step:
+                return
+        time.sleep(0.1)
+    raise AssertionError("the process ended too early")
+
+
+def test_killed_in_the_middle_of_an_epoch_then_resumed(tmp_path, one_thread):
+    command, _ = sort_digits(tmp_path / "killed", "--checkpoint-seconds=0")
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    wait_for_step(process, tmp_path / "killed", 80)  # an epoch has 62
+    process.kill()
+    process.wait()
+    (run,) = (tmp_path / "killed" / "runs").iterdir()
+    step = torch.load(run / "checkpoint.pt")["progress"]["step"]
+    assert step % 62, "killed between epochs: nothing was proved"
+    subprocess.run([*COMMAND, "resume", str(run)], check=True, stdout=subprocess.DEVNULL)
+    _, whole = sort_digits(tmp_path / "whole")
+    _, unbroken = whole()
+    (resumed,) = read_records(tmp_path / "killed")
+    assert same(unbroken, resumed)
+    assert (unbroken["resumed"], resumed["resumed"]) == (0, 1)
+
+
+def test_two_processes_train_as_one_and_write_one_record(tmp_path, one_thread):
+    # A checkpoint after every step: each compares the weights of the two. Three steps an epoch.
+    command, _ = sort_digits(tmp_path / "two", "--devices=2", "--checkpoint-seconds=0", batch=400)
+    run = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert run.stdout.count("epoch 3/3") == 1, run.stderr
+    (two,) = read_records(tmp_path / "two")
+    _, alone = sort_digits(tmp_path / "one", batch=400)
+    _, one = alone()
+    assert (one["processes"], two["processes"]) == (1, 2)
+    assert one["metrics"]["test"]["sequences"] == two["metrics"]["test"]["sequences"]
+    for left, right in zip(one["curve"], two["curve"], strict=True):
+        assert left["loss"] == pytest.approx(right["loss"], rel=1e-4)
