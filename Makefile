@@ -33,8 +33,8 @@ format: $(READY)  ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-run: $(READY)  ## Run the example: the paper's Figure 1, and a picture
-	$(BIN)/python examples/quickstart.py
+run: $(READY)  ## Run the main experiment: learn to sort images of numbers, and show the result
+	$(BIN)/softorder run sort
 
 picture: $(READY)  ## Draw the README's picture anew
 	$(BIN)/python examples/quickstart.py docs/softening.png

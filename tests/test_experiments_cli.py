@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import pathlib
 import re
 import shlex
 import subprocess
@@ -34,8 +35,11 @@ def commands(command=None, names=()):
 
 
 def examples():
-    """Return the examples of every help text."""
-    found = set()
+    """Return the examples of every help text, and of the README."""
+    readme = (pathlib.Path(__file__).parents[1] / "README.md").read_text()
+    shell = "".join(re.findall(r"```sh\n(.*?)```", readme, re.S))
+    found = {line.split("#")[0].strip() for line in re.findall("^softorder .*", shell, re.M)}
+    assert len(found) >= 3
     for words in commands():
         text = softorder(*words, "--help").output
         # A line that was too long goes on in the next one.

@@ -1,7 +1,8 @@
 """A test suite that cannot fail proves nothing: break the library by 1e-3 and see it turn red."""
 
+import multiprocessing
+import os
 import pathlib
-import subprocess
 import sys
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from perturbations import PERTURBATIONS
 
 TESTS = pathlib.Path(__file__).parent
+# Ninety processes, each of which needs torch: one imports it, and is forked for each.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["torch", "softorder.torch", "hypothesis", "scipy.stats"])
 PRODUCTS = "test_every_product_is_the_dense_one"
 DERIVATIVES = "test_derivatives_of_every_kind"
 # Those that find most things in least time come first.
@@ -36,21 +40,29 @@ def fast_tests(name):
     return NEURALSORT if "neuralsort" in name else KERNELS
 
 
-def fails(name, tests):
+def run_perturbed(name, tests, output):
+    """Run tests with one perturbation, in a process of their own, and exit as pytest does."""
+    # Read only if the tests could not run.
+    sys.stdout = sys.stderr = open(output, "w")  # noqa: SIM115
+    os.chdir(TESTS)
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov"]
+    code = pytest.main([*options, f"--perturb={name}", *tests])
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def fails(name, tests, folder):
     """Tell whether tests fail with one perturbation."""
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--perturb={name}"]
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *tests],
-        cwd=TESTS,
-        capture_output=True,
-        text=True,
-    )
+    output = folder / "output.txt"
+    process = PROCESSES.Process(target=run_perturbed, args=(name, tests, output))
+    process.start()
+    process.join()
     # 1 = tests ran and failed; anything else (2 = could not run) would be a broken check.
-    assert run.returncode in (0, 1), f"{run.stdout}\n{run.stderr}"
-    return run.returncode == 1
+    assert process.exitcode in (0, 1), output.read_text()
+    return process.exitcode == 1
 
 
 @pytest.mark.parametrize("name", sorted(PERTURBATIONS))
-def test_a_perturbed_library_fails(name):
-    noticed = fails(name, fast_tests(name)) or fails(name, ["test_contract.py"])
+def test_a_perturbed_library_fails(name, tmp_path):
+    noticed = fails(name, fast_tests(name), tmp_path) or fails(name, ["test_contract.py"], tmp_path)
     assert noticed, f"--perturb={name} went unnoticed"

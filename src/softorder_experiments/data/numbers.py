@@ -17,10 +17,11 @@ class LargeNumbers:
     Args:
         pool: Images of single digits, labelled 0 to 9.
         digits: How many stand side by side (l); l = 4 on MNIST gives images of 112 x 28.
+        shift: Each digit is moved by up to so many pixels, in both directions.
     """
 
-    def __init__(self, pool: Pool, digits: int) -> None:
-        self.digits = digits
+    def __init__(self, pool: Pool, digits: int, shift: int = 0) -> None:
+        self.digits, self.shift = digits, shift
         self._white = pool.white
         self._counts = torch.bincount(pool.labels, minlength=_BASE)
         if len(self._counts) != _BASE or not self._counts.all():
@@ -30,13 +31,18 @@ class LargeNumbers:
                 "Choose digits or mnist with --data",
             )
         # Sorted by label, the images of one digit are a range.
-        self._images = pool.images[pool.labels.argsort(stable=True)]
+        images = pool.images[pool.labels.argsort(stable=True)]
+        self._shape = images.shape[1:]
+        # (count, channels, vertical shifts, horizontal shifts, height, width): views of one image.
+        height, width = self._shape[1:]
+        padded = torch.nn.functional.pad(images, (shift,) * 4)
+        self._images = padded.unfold(2, height, 1).unfold(3, width, 1)
         self._starts = self._counts.cumsum(0) - self._counts
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Return channels, height and width of a number's image."""
-        channels, height, width = self._images.shape[1:]
+        channels, height, width = self._shape
         return channels, height, width * self.digits
 
     def draw(
@@ -51,7 +57,9 @@ class LargeNumbers:
         chance = torch.rand(*shape, self.digits, generator=generator)[share]
         # float32 can round up to the count itself.
         within = (chance * self._counts[digits]).long().minimum(self._counts[digits] - 1)
-        images = self._images[self._starts[digits] + within]  # (..., l, channels, height, width)
+        moves = torch.randint(2 * self.shift + 1, (2, *shape, self.digits), generator=generator)
+        chosen = self._starts[digits] + within
+        images = self._images[chosen, :, *moves[:, share]]  # (..., l, channels, height, width)
         side_by_side = images.movedim(-4, -2).flatten(-2)
         powers = _BASE ** torch.arange(self.digits - 1, -1, -1)
         return side_by_side.float().div_(self._white), (digits * powers).sum(-1)

@@ -27,6 +27,7 @@ class SortConfig(Training):
     Args:
         n: Numbers of a sequence.
         digits: Digits of a number (l in the paper).
+        shift: Move each digit by up to so many pixels when training.
         relaxation: Of the permutation that sorts the scores.
         tau: Its temperature.
         stochastic: Add Gumbel noise to the scores when training.
@@ -37,6 +38,7 @@ class SortConfig(Training):
 
     n: int = 5
     digits: int = 4
+    shift: int = 0
     relaxation: str = "softsort"
     tau: float = 1024.0
     stochastic: bool = False
@@ -49,6 +51,7 @@ class SortConfig(Training):
         super().__post_init__()
         require(self, "n", self.n >= 2, "at least 2")
         require(self, "digits", 1 <= self.digits <= 18, "from 1 to 18")
+        require(self, "shift", self.shift >= 0, "at least 0")
         require(self, "tau", 0 < self.tau < float("inf"), "positive")
         require(self, "samples", self.samples >= 1, "at least 1")
         for name in ("validation_batches", "test_batches"):
@@ -103,7 +106,8 @@ class Sort(Task[SortConfig]):
         pools = data.load(config.data)
         self._sizes = {split: len(pool) for split, pool in pools.items()}
         self._numbers = {
-            split: data.LargeNumbers(pool, config.digits) for split, pool in pools.items()
+            split: data.LargeNumbers(pool, config.digits, config.shift if split == "train" else 0)
+            for split, pool in pools.items()
         }
 
     @property
