@@ -114,13 +114,14 @@ class Trainer:
         optimizer = self.task.optimizer(self._module)
         self._network, self._optimizer = self.fabric.setup(self._module, optimizer)
         decay = self.config.averaging
-        self._averaged = AveragedModel(self._module, multi_avg_fn=get_ema_multi_avg_fn(decay))
+        average = get_ema_multi_avg_fn(decay)
+        self._averaged = AveragedModel(self._module, multi_avg_fn=average) if decay else None
         self._best: dict[str, Tensor] = {}
         self._loss_sum = torch.zeros((), device=self.fabric.device)  # of the steps of this epoch
 
     @property
     def _evaluated(self) -> nn.Module:
-        return self._averaged.module if self.config.averaging else self._module
+        return self._averaged.module if self._averaged else self._module
 
     def _train(self, asked: Callable[[], bool]) -> None:
         progress, per_epoch = self.progress, self.task.steps_per_epoch
@@ -158,7 +159,7 @@ class Trainer:
         self._optimizer.zero_grad()
         self.fabric.backward(loss)
         self._optimizer.step()
-        if self.config.averaging:
+        if self._averaged:
             self._averaged.update_parameters(self._module)
         progress.step += 1
         self._loss_sum += loss.detach()
@@ -188,8 +189,11 @@ class Trainer:
         return entry["validation"][self.task.selection]
 
     def _evaluate(self, split: str) -> dict[str, float]:
+        network = self._evaluated.eval()
         with torch.inference_mode(), self.fabric.autocast():
-            return self.task.evaluate(self._evaluated, split, self.processes)
+            metrics = self.task.evaluate(network, split, self.processes)
+        network.train()
+        return metrics
 
     def _finish(self) -> Record:
         self._evaluated.load_state_dict(self._best)
@@ -235,7 +239,7 @@ class Trainer:
                 "progress": dataclasses.asdict(self.progress),
                 "network": self._module.state_dict(),
                 "optimizer": self._optimizer.state_dict(),
-                "averaged": self._averaged.state_dict() if self.config.averaging else {},
+                "averaged": self._averaged.state_dict() if self._averaged else {},
                 "best": self._best,
                 "loss_sum": self._loss_sum,
             }
@@ -258,7 +262,7 @@ class Trainer:
         self.progress.resumed += 1
         self._module.load_state_dict(state["network"])
         self._optimizer.load_state_dict(state["optimizer"])
-        if self.config.averaging:
+        if self._averaged:
             self._averaged.load_state_dict(state["averaged"])
         self._best = state["best"]
         self._loss_sum.copy_(state["loss_sum"])

@@ -66,4 +66,12 @@ def carry_out(
             raise Stopped(
                 f"Stopped; nothing is lost. To go on:\n\n    softorder resume {run.folder}"
             ) from None
+        except RuntimeError as error:
+            if place.devices == 1 or "connection" not in str(error).lower():
+                raise
+            raise UserError(
+                "all processes must go on together",
+                "one that has ended; the cause is what it said, or that it was killed",
+                f"Mend it, then: softorder resume {run.folder} --devices {place.devices}",
+            ) from error
     return (run, record) if is_first else None
