@@ -245,6 +245,15 @@ def test_processes_that_take_a_share_make_what_one_would_make(labelled):
         assert torch.equal(whole[index], torch.cat([part[index] for part in parts]))
 
 
+def test_a_moved_digit_is_itself_a_pixel_away(generator):
+    image = torch.arange(1, 10, dtype=torch.uint8).reshape(1, 1, 3, 3)
+    pool = Pool(image.expand(10, 1, 3, 3).contiguous(), torch.arange(10), white=1)
+    images, _ = LargeNumbers(pool, 1, shift=1).draw((500,), generator)
+    padded = torch.nn.functional.pad(image[0, 0].float(), (1, 1, 1, 1))
+    possible = {padded[i : i + 3, j : j + 3].numpy().tobytes() for i in range(3) for j in range(3)}
+    assert {one[0].numpy().tobytes() for one in images} == possible
+
+
 def test_numbers_need_images_of_every_digit():
     pool = Pool(torch.zeros(5, 1, 2, 2, dtype=torch.uint8), torch.arange(5))
     with pytest.raises(UserError, match="every digit"):

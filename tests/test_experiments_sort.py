@@ -30,7 +30,7 @@ ALONE = Processes(0, 1, torch.device("cpu"), lambda tensor: tensor)
 
 
 def task(**fields):
-    return Sort(dataclasses.replace(embedded({}), **fields))
+    return Sort(dataclasses.replace(embedded({}), **{"shift": 0, **fields}))
 
 
 class Reader(nn.Module):
@@ -144,6 +144,13 @@ def test_losses_of_samples_are_added(readable):
     assert each.std(0).mean() > 0.05  # the noise is there
     mean = torch.stack([one.cross_entropy(scores, truth) for _ in range(200)]).mean()
     assert added.mean() / mean == pytest.approx(5, rel=0.2)
+
+
+def test_digits_are_moved_when_training_only(readable):
+    still, moving = task(), task(shift=1)
+    for split, moves in (("train", True), ("test", False)):
+        images = [sort._sequences(split, 0, ALONE)[0] for sort in (still, moving)]
+        assert torch.equal(*images) is not moves
 
 
 def test_metrics_count_right_permutations_and_elements():

@@ -83,7 +83,17 @@ def short(given: Mapping[str, Any]) -> SortConfig:
 def embedded(given: Mapping[str, Any]) -> SortConfig:
     """Return a setting for the embedded digits, a few minutes on a laptop."""
     return dataclasses.replace(
-        short(given), preset="embedded", data="digits", digits=2, epochs=60, precision="32-true"
+        short(given),
+        preset="embedded",
+        data="digits",
+        digits=2,
+        epochs=120,
+        batch=20,
+        lr=0.005,
+        shift=1,
+        precision="32-true",
+        validation_batches=20,
+        test_batches=100,
     )
 
 
