@@ -92,6 +92,8 @@ class Trainer:
             self.fabric.global_rank, self.fabric.world_size, self.fabric.device, self._gather
         )
         self.progress = Progress()
+        # Now, for the code that is running may have changed when the run ends.
+        self._origin = machine.describe()
         self._set_up()
 
     @property
@@ -149,7 +151,9 @@ class Trainer:
     def _step(self) -> None:
         begin = time.monotonic()
         progress = self.progress
-        rate = self.config.lr * self._schedule(progress.step / self.total_steps, self.config.warmup)
+        # In the middle of a step, so that neither the first nor the last is lost to a rate of 0.
+        position = (progress.step + 0.5) / self.total_steps
+        rate = self.config.lr * self._schedule(position, self.config.warmup)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         # Whatever a network or a task draws depends on the step, and not on what came before.
@@ -224,7 +228,7 @@ class Trainer:
             "device": self.fabric.device.type,
             "processes": self.fabric.world_size,
             "threads": torch.get_num_threads(),
-            **machine.describe(),
+            **self._origin,
         }
 
     def _save(self) -> None:
