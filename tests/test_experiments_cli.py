@@ -23,7 +23,8 @@ SMALL = ["--n", "3", "--set", "digits=1", "--set", "epochs=1", "--set", "batch=1
 
 def softorder(*arguments):
     """Run the command line in this process."""
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+    words = [str(argument) for argument in arguments]
+    return CliRunner().invoke(cli.app, words, env={"COLUMNS": "120"})
 
 
 def commands(command=None, names=()):
@@ -63,7 +64,7 @@ def test_the_help_names_what_there_is():
 
 def test_the_examples_of_the_help_are_right(monkeypatch, tmp_path):
     carried = []
-    monkeypatch.setattr(cli, "_carry_out", lambda task, config, *_: carried.append((task, config)))
+    monkeypatch.setattr(cli, "_carry_out", lambda task, config, *_, **__: carried.append(task))
     monkeypatch.chdir(tmp_path)
     offline = [text for text in examples() if not text.startswith("softorder data get")]
     assert len(offline) >= 8
@@ -89,7 +90,7 @@ def test_a_run_from_its_start_to_its_files(tmp_path):
         assert path.startswith(str(out))
     assert (out / "runs" / record["run"] / "picture.png").exists()
     again = softorder("run", "sort", *SMALL, "--accelerator", "cpu", "--out", out, "--seed", 3)
-    assert "was finished before" in again.output
+    assert "was finished on" in again.output
     assert len(read_records(out)) == 1
     shown = softorder("show", out)
     assert "sort, on test" in shown.output
@@ -131,6 +132,9 @@ def test_info_is_the_librarys(monkeypatch):
         (["run", "sort", "--data", "mnst"], ["must be one of", "'mnst'", "mean 'mnist'?"]),
         (["run", "sort", "--set", "learning_rate=1"], ["'learning_rate'", "Did you mean"]),
         (["run", "sort", "--set", "lr=fast"], ["lr must be a number", "'fast'"]),
+        (["run", "sort", "--set", "preset=paper"], ["Write --preset"]),
+        (["run", "sort", "--set", "n=100000"], ["n must be from 2 to 1000"]),
+        (["run", "sort", "--devices", "0"], ["devices must be at least 1", "with --devices"]),
         (["run", "sort", "--devices", "3"], ["divide by the 3 devices", "batch of 20"]),
         (["run", "sort", "--accelerator", "cpuu"], ["'cpuu' must be there"]),
         (["run", "sort", "--out", "{file}/out"], ["must be writable", "--out"]),

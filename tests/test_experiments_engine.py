@@ -6,6 +6,8 @@ import io
 import json
 import os
 import pathlib
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,14 +20,16 @@ from rich.console import Console
 from softorder_experiments import engine, runs
 from softorder_experiments.config import Place, Training
 from softorder_experiments.display import Lines, Live, Silent
-from softorder_experiments.engine import Interrupted, Trainer, cosine, make_fabric
+from softorder_experiments.engine import Interrupted, Trainer, make_fabric
 from softorder_experiments.errors import UserError
 from softorder_experiments.launch import Stopped, carry_out, run_of
 from softorder_experiments.runs import Run, append_record, find_run, read_records
+from softorder_experiments.schedules import cosine
 from softorder_experiments.tasks import Sort
 from softorder_experiments.tasks.base import Processes, Task, derive_seed, stream
 from softorder_experiments.tasks.sort import embedded
 
+A, B = ({"schema": runs.SCHEMA_VERSION, "run": name} for name in "ab")
 CPU = Place(accelerator="cpu")
 QUIET = Console(quiet=True)
 SAME = ("metrics", "curve", "best_epoch", "config", "seed")
@@ -194,7 +198,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_the_checkpoint(tmp_path)
             )
         }
     )
-    with pytest.raises(UserError, match="the loss must be finite"):
+    with pytest.raises(UserError, match="loss and weights must be finite"):
         train(task, tmp_path)
     (run,) = (tmp_path / "runs").iterdir()
     assert torch.load(run / "checkpoint.pt")["progress"]["step"] == 4
@@ -249,18 +253,25 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
 
 def test_records_are_appended_whole_and_read_back(tmp_path, monkeypatch):
     file = tmp_path / "results.jsonl"
-    append_record(file, {"run": "a"})
+    append_record(file, A)
     write = runs.os.fsync
     monkeypatch.setattr(os, "fsync", lambda number: raise_(OSError(errno.ENOSPC, "full")))
     with pytest.raises(UserError):
-        append_record(file, {"run": "b"})
+        append_record(file, B)
     monkeypatch.setattr(os, "fsync", write)
-    append_record(file, {"run": "c"})
-    assert read_records(file) == [{"run": "a"}, {"run": "c"}]
+    append_record(file, B)
+    assert read_records(file) == [A, B]
     assert read_records(tmp_path / "none") == []
     file.write_text('{"run": "a"}\n{"run"\n')
     with pytest.raises(UserError, match="line 2 of"):
         read_records(file)
+
+
+def test_lines_of_another_kind_do_no_harm(tmp_path):
+    file = tmp_path / "results.jsonl"
+    file.write_text(json.dumps(A) + '\n\n{"schema": 99, "name": "x"}\n[]\n' + json.dumps(B))
+    append_record(file, A)  # the line before has no end
+    assert read_records(tmp_path) == [A, B, A]
 
 
 def test_a_run_is_found_by_name_beginning_or_folder(tmp_path):
@@ -284,6 +295,61 @@ def test_a_finished_run_is_not_run_twice(tmp_path):
     assert len(read_records(tmp_path)) == 1
 
 
+def test_a_repeated_run_that_was_stopped_goes_on(tmp_path):
+    place = Place(out=str(tmp_path), accelerator="cpu")
+    _, first = carry_out(Toy(), place, QUIET)
+    stopping = Toy(at_step={5: lambda: os.kill(os.getpid(), signal.SIGINT)})
+    with pytest.raises(Stopped):
+        carry_out(stopping, place, QUIET, again=True)
+    _, second = carry_out(Toy(), place, QUIET)
+    assert same(first, second)
+    assert (first["resumed"], second["resumed"]) == (0, 1)
+
+
+def test_a_picture_that_cannot_be_written_is_drawn_when_the_run_goes_on(tmp_path):
+    task, place = Toy(), Place(out=str(tmp_path), accelerator="cpu")
+    picture = run_of(task, place).picture
+    picture.mkdir(parents=True)
+    with pytest.raises(UserError, match=r"picture.png must be writable"):
+        carry_out(task, place, QUIET)
+    assert read_records(tmp_path) == []
+    picture.rmdir()
+    carry_out(task, place, QUIET)
+    assert picture.read_text() == "a picture"
+    assert len(read_records(tmp_path)) == 1
+
+
+def test_a_run_that_was_moved_is_the_same_run(tmp_path):
+    task, place = Toy(), Place(out=str(tmp_path / "a"), accelerator="cpu")
+    task.at_step[5] = lambda: os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(Stopped):
+        carry_out(task, place, QUIET)
+    moved = tmp_path / "b" / "runs" / "mine"
+    moved.parent.mkdir(parents=True)
+    run_of(task, place).folder.rename(moved)
+    run = find_run(tmp_path, str(moved))
+    _, record = carry_out(Toy(), place, QUIET, run=run)
+    assert (record["run"], record["resumed"]) == ("mine", 1)
+    assert read_records(tmp_path / "b")
+
+
+def test_a_checkpoint_of_another_version_is_not_taken(tmp_path, monkeypatch):
+    task, place = Toy(), Place(out=str(tmp_path), accelerator="cpu")
+    carry_out(task, place, QUIET)
+    monkeypatch.setattr(runs, "SCHEMA_VERSION", 2)
+    with pytest.raises(UserError, match="must be of version 2; got version 1"):
+        run_of(task, place).load()
+
+
+def test_weights_that_diverge_are_an_error_before_the_checkpoint(tmp_path):
+    trainer = Trainer(Toy(), Run(tmp_path, "x"), make_fabric(CPU, "32-true"), Silent())
+    trainer._check_finite()
+    with torch.no_grad():
+        trainer._module[0].weight[0, 1] = float("inf")
+    with pytest.raises(UserError, match="loss and weights must be finite"):
+        trainer._check_finite()
+
+
 def test_a_run_is_carried_out_once_at_a_time(tmp_path):
     task = Toy()
     place = Place(out=str(tmp_path), accelerator="cpu")
@@ -302,18 +368,25 @@ def test_a_stopped_run_says_how_to_go_on(tmp_path):
 
 
 def test_the_second_signal_stops_at_once():
-    with engine.stop_signals() as asked:
+    said = []
+    with engine.stop_signals(said.append) as asked:
         os.kill(os.getpid(), signal.SIGINT)
         assert asked()
+        assert said == ["stopping after this step; once more stops at once"]
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
 
-def test_processes_that_differ_are_found_out(tmp_path):
+def test_processes_that_differ_are_found_out(tmp_path, monkeypatch):
     task = Toy()
     trainer = Trainer(task, Run(tmp_path, "x"), make_fabric(CPU, "32-true"), Silent())
     trainer._compare_replicas()
-    trainer._gather = lambda tensor: torch.cat([tensor, tensor + 1e-6])
+    monkeypatch.setattr(type(trainer.fabric), "world_size", 2)
+    trainer._gather = lambda tensor: torch.cat([tensor, tensor])
+    trainer._compare_replicas()
+    others = [p.detach().view(torch.int32).sum() for p in trainer._module.parameters()]
+    others[0] += 1  # one bit of one weight
+    trainer._gather = lambda tensor: torch.cat([tensor, torch.stack(others)[None]])
     with pytest.raises(RuntimeError, match="different weights"):
         trainer._compare_replicas()
 
@@ -329,7 +402,8 @@ def test_displays_show_epoch_rate_time_left_loss_and_metric(tmp_path, kind):
     display = kind(console, "score")
     train(Toy(), tmp_path, display)
     text = console.export_text() if kind is Lines else _last_frame(display)
-    for part in ("epoch 3/3", "steps/s", "loss", "score 0."):
+    left = "min left" if kind is Lines else "0:00"
+    for part in ("epoch 3/3", "steps/s", left, "loss", "score 0."):
         assert part in text
 
 
@@ -343,7 +417,9 @@ def test_devices_that_are_not_there_are_an_error():
     with pytest.raises(UserError, match="must be there"):
         make_fabric(Place(accelerator="tpu"), "32-true")
     with pytest.raises(UserError, match="precision must be one of"):
-        make_fabric(CPU, "8-bit")
+        Toy(precision="8-bit")
+    with pytest.raises(UserError, match="Did you mean 'cosine'"):
+        Toy(schedule="cosin")
 
 
 COMMAND = [sys.executable, "-m", "softorder_experiments.entry"]
@@ -391,15 +467,24 @@ def test_killed_in_the_middle_of_an_epoch_then_resumed(tmp_path, one_thread):
     assert (unbroken["resumed"], resumed["resumed"]) == (0, 1)
 
 
-def test_two_processes_train_as_one_and_write_one_record(tmp_path, one_thread):
+def test_two_processes_train_as_one_are_stopped_and_write_one_record(tmp_path, one_thread):
     # A checkpoint after every step: each compares the weights of the two. Three steps an epoch.
-    command, _ = sort_digits(tmp_path / "two", "--devices=2", "--checkpoint-seconds=0", batch=400)
-    run = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert run.stdout.count("epoch 3/3") == 1, run.stderr
+    fields = {"batch": 400, "epochs": 6}
+    command, _ = sort_digits(tmp_path / "two", "--devices=2", "--checkpoint-seconds=0", **fields)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_step(process, tmp_path / "two", 4)
+    process.send_signal(signal.SIGINT)
+    said, errors = process.communicate()
+    assert process.returncode == 130, errors
+    assert said.count("Stopped; nothing is lost") == 1
+    resume = shlex.split(re.search("softorder (resume .*)", said)[1])
+    assert resume[2:] == ["--accelerator", "cpu", "--devices", "2"]
+    subprocess.run([*COMMAND, *resume], check=True, stdout=subprocess.DEVNULL)
     (two,) = read_records(tmp_path / "two")
-    _, alone = sort_digits(tmp_path / "one", batch=400)
+    _, alone = sort_digits(tmp_path / "one", **fields)
     _, one = alone()
     assert (one["processes"], two["processes"]) == (1, 2)
+    assert (one["resumed"], two["resumed"]) == (0, 1)
     assert one["metrics"]["test"]["sequences"] == two["metrics"]["test"]["sequences"]
     for left, right in zip(one["curve"], two["curve"], strict=True):
         assert left["loss"] == pytest.approx(right["loss"], rel=1e-4)

@@ -261,7 +261,7 @@ def test_settings_have_the_types_of_their_fields(setting, name, value):
         ("taw=3", "Did you mean 'tau'"),
         ("tau=0", "tau must be positive"),
         ("tau=nan", "tau must be positive"),
-        ("n=1", "n must be at least 2"),
+        ("n=1", "n must be from 2 to 1000"),
         ("lr=-1", "lr must be positive"),
         ("averaging=1", "averaging must be"),
         ("epochs=0", "epochs must be at least 1"),

@@ -6,7 +6,7 @@ import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,6 +14,9 @@ from rich.text import Text
 
 from softorder_experiments.config import Place, from_json, override, parse_settings
 from softorder_experiments.errors import UserError, choose
+
+if TYPE_CHECKING:
+    from softorder_experiments.runs import Run
 
 # Whatever needs torch is imported by the command that needs it: help must come at once.
 
@@ -118,14 +121,16 @@ def _run(
     _carry_out(task, override(begin(changes), changes), place, again)
 
 
-def _carry_out(task: str, config: Any, place: Place, again: bool = False) -> None:
+def _carry_out(
+    task: str, config: Any, place: Place, again: bool = False, run: Run | None = None
+) -> None:
     from softorder_experiments import tables
     from softorder_experiments.launch import Stopped, carry_out
     from softorder_experiments.tasks import TASKS
 
     console = Console()
     try:
-        outcome = carry_out(TASKS[task](config), place, console, again=again)
+        outcome = carry_out(TASKS[task](config), place, console, run=run, again=again)
     except Stopped as stopped:
         console.print(f"\n{stopped}", highlight=False, soft_wrap=True)
         raise typer.Exit(_STOPPED_BY_USER) from None
@@ -152,8 +157,8 @@ def resume(
     found = find_run(out, run)
     task, fields = found.read_config()
     config = from_json(choose("task", task, TASKS).config_type, fields)
-    place = Place(str(found.records.parent), accelerator, devices, checkpoint_seconds)
-    _carry_out(task, config, place)
+    place = Place(str(found.out), accelerator, devices, checkpoint_seconds)
+    _carry_out(task, config, place, run=found)
 
 
 @app.command("list")

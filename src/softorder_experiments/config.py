@@ -11,8 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from softorder_experiments.errors import UserError, nearest
+from softorder_experiments.errors import UserError, choose, nearest
+from softorder_experiments.schedules import SCHEDULES
 
+# Those that keep no state between steps, which a checkpoint would have to hold.
+PRECISIONS: dict[str, None] = {"32-true": None, "bf16-mixed": None}
 C = TypeVar("C", bound="Training")
 
 
@@ -31,7 +34,7 @@ class Training:
         warmup: The share of all steps in which a schedule other than `constant` rises.
         averaging: The decay of the running average of the weights that is evaluated; 0 is none.
         initialization: How weights are drawn: `truncated-normal` or `he-normal`.
-        precision: As Lightning Fabric names it: `32-true`, `bf16-mixed`, `16-mixed`, `64-true`.
+        precision: As Lightning Fabric names it: `32-true`, or `bf16-mixed` where it pays.
     """
 
     preset: str = "embedded"
@@ -54,6 +57,8 @@ class Training:
         require(self, "lr", 0 < self.lr < float("inf"), "positive")
         require(self, "warmup", 0 <= self.warmup < 1, "from 0 to less than 1")
         require(self, "averaging", 0 <= self.averaging < 1, "from 0 to less than 1")
+        choose("schedule", self.schedule, SCHEDULES)
+        choose("precision", self.precision, PRECISIONS)
 
     def fingerprint(self) -> str:
         """Return eight letters that tell this configuration from any other."""
@@ -79,15 +84,17 @@ class Place:
 
     def __post_init__(self) -> None:
         """Check the values that stand on their own."""
-        require(self, "devices", self.devices >= 1, "at least 1")
-        require(self, "checkpoint_seconds", self.checkpoint_seconds >= 0, "at least 0")
+        require(self, "devices", self.devices >= 1, "at least 1", "--devices")
+        seconds = self.checkpoint_seconds
+        require(self, "checkpoint_seconds", seconds >= 0, "at least 0", "--checkpoint-seconds")
 
 
-def require(config: Any, name: str, holds: bool, expected: str) -> None:
+def require(config: Any, name: str, holds: bool, expected: str, option: str = "") -> None:
     """Raise an error about one field unless something holds."""
     if not holds:
+        option = option or f"--set {name}=..."
         received = repr(getattr(config, name))
-        raise UserError(f"{name} must be {expected}", received, f"Set it with --set {name}=...")
+        raise UserError(f"{name} must be {expected}", received, f"Change it with {option}")
 
 
 def override(config: C, changes: Mapping[str, Any]) -> C:
@@ -109,6 +116,8 @@ def parse_settings(config_type: type[Training], settings: Sequence[str]) -> dict
     kinds = typing.get_type_hints(config_type)
     for setting in settings:
         name, separator, text = setting.partition("=")
+        if name == "preset":
+            raise UserError("the preset is an option", repr(setting), "Write --preset NAME")
         if not separator:
             raise UserError(
                 "a setting is NAME=VALUE", repr(setting), f"Write for example --set {name}=1"

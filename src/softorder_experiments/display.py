@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -43,6 +45,10 @@ class Display(ABC):
     @abstractmethod
     def note(self, text: str) -> None:
         """Say a line."""
+
+    def warn(self, text: str) -> None:
+        """Say a line, in the middle of anything else: called by signals."""
+        os.write(sys.stderr.fileno(), f"\n{text}\n".encode())
 
 
 def make_display(console: Console, metric: str) -> Display:
@@ -160,6 +166,9 @@ class Silent(Display):
         """Say nothing."""
 
     def note(self, text: str) -> None:
+        """Say nothing."""
+
+    def warn(self, text: str) -> None:
         """Say nothing."""
 
 

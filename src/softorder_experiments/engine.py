@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -20,28 +19,12 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from softorder_experiments import machine
 from softorder_experiments.config import Place
 from softorder_experiments.display import Display
-from softorder_experiments.errors import UserError, choose, writing
+from softorder_experiments.errors import UserError, writing
 from softorder_experiments.runs import SCHEMA_VERSION, Record, Run, append_record
+from softorder_experiments.schedules import SCHEDULES
 from softorder_experiments.tasks.base import Processes, Task, derive_seed
 
 _DISPLAY_SECONDS = 0.25
-# Those that keep no state of their own between steps, which a checkpoint would have to hold.
-PRECISIONS: dict[str, Any] = {"32-true": "32-true", "bf16-mixed": "bf16-mixed"}
-
-
-def constant(_: float, warmup: float) -> float:
-    """Keep the learning rate."""
-    return 1.0
-
-
-def cosine(progress: float, warmup: float) -> float:
-    """Rise linearly, then fall to 0 along half a cosine."""
-    if progress < warmup:
-        return progress / warmup
-    return 0.5 + 0.5 * math.cos(math.pi * (progress - warmup) / (1 - warmup))
-
-
-SCHEDULES: dict[str, Callable[[float, float], float]] = {"constant": constant, "cosine": cosine}
 
 
 class Interrupted(Exception):
@@ -87,7 +70,7 @@ class Trainer:
         self.task, self.run, self.fabric, self.display = task, run, fabric, display
         self.checkpoint_seconds = checkpoint_seconds
         self.config = task.config
-        self._schedule = choose("schedule", self.config.schedule, SCHEDULES)
+        self._schedule = SCHEDULES[self.config.schedule]
         self.processes = Processes(
             self.fabric.global_rank, self.fabric.world_size, self.fabric.device, self._gather
         )
@@ -103,7 +86,7 @@ class Trainer:
 
     def fit(self) -> Record:
         """Train to the end, test the chosen model, append the record, and return it."""
-        with stop_signals() as asked, self.display:
+        with stop_signals(self.display.warn) as asked, self.display:
             self._restore()
             self._started, self._seconds_before = time.monotonic(), self.progress.seconds
             self.display.begin(self.progress.step, self.task.steps_per_epoch, self.config.epochs)
@@ -112,6 +95,7 @@ class Trainer:
 
     def _set_up(self) -> None:
         torch.manual_seed(self.config.seed)
+        torch.backends.cudnn.deterministic = True  # or a resumed run would differ on a GPU
         self._module = self.task.network()
         optimizer = self.task.optimizer(self._module)
         self._network, self._optimizer = self.fabric.setup(self._module, optimizer)
@@ -135,21 +119,24 @@ class Trainer:
                 saved = time.monotonic()
             if progress.step == self.total_steps:
                 return
+            begin = time.monotonic()
             self._step()
             now = time.monotonic()
             if now - shown >= _DISPLAY_SECONDS:
                 done = progress.step - len(progress.curve) * per_epoch
                 self.display.step(progress.step, self._loss_sum.item() / done)
                 shown = now
+            progress.train_seconds += time.monotonic() - begin
             stop, due = self._agree(asked(), now - saved >= self.checkpoint_seconds)
             if stop or due:
                 self._save()
                 saved = time.monotonic()
             if stop:
+                # Lightning kills all processes when one ends: let the first write its files.
+                self.fabric.barrier()
                 raise Interrupted
 
     def _step(self) -> None:
-        begin = time.monotonic()
         progress = self.progress
         # In the middle of a step, so that neither the first nor the last is lost to a rate of 0.
         position = (progress.step + 0.5) / self.total_steps
@@ -167,10 +154,9 @@ class Trainer:
             self._averaged.update_parameters(self._module)
         progress.step += 1
         self._loss_sum += loss.detach()
-        progress.train_seconds += time.monotonic() - begin
 
     def _validate(self) -> None:
-        self._check_loss()
+        self._check_finite()
         progress = self.progress
         loss_sum = self._gather(self._loss_sum[None]).mean().item()
         entry = {
@@ -205,10 +191,16 @@ class Trainer:
         self.progress.seconds = self._seconds_before + time.monotonic() - self._started
         record = self._describe(test)
         if self.fabric.is_global_zero:
+            self._draw(record)
             append_record(self.run.records, record)
-            with torch.inference_mode(), writing(self.run.picture):
-                self.task.draw(self._evaluated, record, self.run.picture)
+            self.run.finish()
         return record
+
+    def _draw(self, record: Record) -> None:
+        partial = self.run.picture.with_suffix(".partial.png")
+        with torch.inference_mode(), writing(self.run.picture):
+            self.task.draw(self._evaluated.eval(), record, partial)
+            partial.replace(self.run.picture)
 
     def _describe(self, test: dict[str, float]) -> Record:
         progress = self.progress
@@ -234,8 +226,9 @@ class Trainer:
     def _save(self) -> None:
         """Write a checkpoint: all that a resumed run needs to go on as if nothing had happened."""
         self.progress.seconds = self._seconds_before + time.monotonic() - self._started
-        self._check_loss()
+        self._check_finite()
         self._compare_replicas()
+        loss_sums = self._gather(self._loss_sum[None])
         if not self.fabric.is_global_zero:
             return
         self.run.save(
@@ -245,15 +238,17 @@ class Trainer:
                 "optimizer": self._optimizer.state_dict(),
                 "averaged": self._averaged.state_dict() if self._averaged else {},
                 "best": self._best,
-                "loss_sum": self._loss_sum,
+                "loss_sums": loss_sums,
             }
         )
 
-    def _check_loss(self) -> None:
-        if not self._loss_sum.isfinite():
+    def _check_finite(self) -> None:
+        """Refuse to go on, and to write a checkpoint, from what has diverged."""
+        finite = torch.stack([p.isfinite().all() for p in self._module.parameters()]).all()
+        if not (finite and self._loss_sum.isfinite()):
             raise UserError(
-                "the loss must be finite",
-                f"{self._loss_sum.item()} before step {self.progress.step}",
+                "loss and weights must be finite",
+                f"others before step {self.progress.step}",
                 "Lower lr or raise tau with --set; the last checkpoint is from before",
             )
 
@@ -269,12 +264,18 @@ class Trainer:
         if self._averaged:
             self._averaged.load_state_dict(state["averaged"])
         self._best = state["best"]
-        self._loss_sum.copy_(state["loss_sum"])
+        sums = state["loss_sums"]
+        # Of as many processes as there are now, each takes its own; else their mean.
+        same = len(sums) == self.processes.count
+        self._loss_sum.copy_(sums[self.processes.rank] if same else sums.mean())
         self.display.note(f"going on from step {self.progress.step} of {self.total_steps}")
 
     def _compare_replicas(self) -> None:
-        """See that all processes hold the same weights."""
-        sums = torch.stack([p.detach().double().sum() for p in self._module.parameters()])
+        """See that all processes hold the same weights, to the last bit."""
+        if self.fabric.world_size == 1:
+            return
+        bits = [parameter.detach().view(torch.int32) for parameter in self._module.parameters()]
+        sums = torch.stack([part.sum() for part in bits])
         if not (self._gather(sums[None]) == sums).all():
             raise RuntimeError(f"the processes hold different weights at step {self.progress.step}")
 
@@ -287,7 +288,8 @@ class Trainer:
 
     def _agree(self, *wishes: bool) -> list[bool]:
         """Grant what any process wishes, so that all do the same at the same step."""
-        return self._gather(torch.tensor([wishes])).any(0).tolist()
+        mine = torch.tensor([wishes], device=self.fabric.device)
+        return self._gather(mine).any(0).tolist()
 
 
 def make_fabric(place: Place, precision: str) -> Fabric:
@@ -299,7 +301,7 @@ def make_fabric(place: Place, precision: str) -> Fabric:
             accelerator=place.accelerator,
             devices=place.devices,
             strategy="ddp" if place.devices > 1 else "auto",
-            precision=choose("precision", precision, PRECISIONS),
+            precision=precision,  # pyright: ignore[reportArgumentType]
         )
     except (ValueError, RuntimeError, TypeError, ImportError) as error:
         raise UserError(
@@ -310,7 +312,7 @@ def make_fabric(place: Place, precision: str) -> Fabric:
 
 
 @contextlib.contextmanager
-def stop_signals() -> Iterator[Callable[[], bool]]:
+def stop_signals(warn: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
     """Turn the first Ctrl-C (or SIGTERM) into a question that is asked between steps.
 
     The second stops at once; the last checkpoint is then where a resumed run begins.
@@ -322,6 +324,7 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked = True
+        warn("stopping after this step; once more stops at once")
 
     previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

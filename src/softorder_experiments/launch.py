@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def run_of(task: Task[Any], place: Place) -> Run:
 
 
 def carry_out(
-    task: Task[Any], place: Place, console: Console, *, again: bool = False
+    task: Task[Any], place: Place, console: Console, *, run: Run | None = None, again: bool = False
 ) -> tuple[Run, Record] | None:
     """Run a task to its end, from its checkpoint if it has one; return its record.
 
@@ -43,7 +44,7 @@ def carry_out(
             "Change --devices, or the batch with --set batch=...",
         )
     fabric = make_fabric(place, task.config.precision)
-    run = run_of(task, place)
+    run = run or run_of(task, place)
     # Lightning starts further processes with the same command, and tells them which they are.
     is_first = getattr(rank_zero_only, "rank", 0) == 0
     with contextlib.ExitStack() as stack:
@@ -52,26 +53,37 @@ def carry_out(
             stack.enter_context(run.locked())
             record = run.record()
             if record and not again:
-                text = f"{run.name} was finished before; --again runs it anew"
+                text = f"{run.name} was finished on {record['date'][:10]}; `run --again` repeats it"
                 console.print(text, highlight=False, soft_wrap=True)
                 return run, record
-            if again:
-                run.forget()
+            run.begin(again=again)
             console.print(f"run {run.name}", highlight=False, soft_wrap=True)
         display = make_display(console, task.selection) if is_first else Silent()
         try:
             fabric.launch()
             record = Trainer(task, run, fabric, display, place.checkpoint_seconds).fit()
-        except (Interrupted, KeyboardInterrupt):
-            raise Stopped(
-                f"Stopped; nothing is lost. To go on:\n\n    softorder resume {run.folder}"
-            ) from None
+        except (Interrupted, KeyboardInterrupt) as error:
+            if not is_first:
+                return None
+            lost = "nothing is lost" if isinstance(error, Interrupted) else "at the last checkpoint"
+            raise Stopped(f"Stopped; {lost}. To go on:\n\n    {_resume(run, place)}") from None
         except RuntimeError as error:
             if place.devices == 1 or "connection" not in str(error).lower():
                 raise
             raise UserError(
                 "all processes must go on together",
                 "one that has ended; the cause is what it said, or that it was killed",
-                f"Mend it, then: softorder resume {run.folder} --devices {place.devices}",
+                f"Mend it, then: {_resume(run, place)}",
             ) from error
     return (run, record) if is_first else None
+
+
+def _resume(run: Run, place: Place) -> str:
+    """Return the command that goes on with a run where it was carried out."""
+    words = ["softorder", "resume", str(run.folder)]
+    default = Place()
+    for name in ("accelerator", "devices"):
+        value = getattr(place, name)
+        if value != getattr(default, name):
+            words += [f"--{name}", str(value)]
+    return shlex.join(words)

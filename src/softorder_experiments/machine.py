@@ -23,7 +23,7 @@ def describe(packages: Sequence[str] = _PACKAGES) -> dict[str, Any]:
         "machine": {
             "cpu": _cpu_model(),
             "cores": os.cpu_count(),
-            "ram_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "ram_bytes": _ram_bytes(),
             "os": f"{platform.system()} {platform.release()} {platform.machine()}",
         },
         "versions": {
@@ -34,6 +34,12 @@ def describe(packages: Sequence[str] = _PACKAGES) -> dict[str, Any]:
         "dirty": bool(_git("status", "--porcelain", "--", ":/", *_RESULTS)),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def _ram_bytes() -> int | None:
+    if not hasattr(os, "sysconf"):  # Windows
+        return None
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _cpu_model() -> str:
@@ -62,6 +68,6 @@ def _git(*arguments: str) -> str | None:
             )
             if process.returncode:
                 return None
-    except FileNotFoundError:
+    except OSError:
         return None
     return process.stdout.strip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import io
 import json
 import os
@@ -22,18 +23,20 @@ Record = dict[str, Any]
 
 
 class Run:
-    """A run and its files: OUT/runs/ID/ for itself, and its line in OUT/results.jsonl.
+    """A run and its files: OUT/runs/NAME/ for itself, and its line in OUT/results.jsonl.
 
-    The same configuration has the same ID, so that a run is found again.
+    The same configuration has the same name, so that a run is found again.
     """
 
     def __init__(self, out: Path, name: str) -> None:
-        self.name = name
+        self.out, self.name = out, name
         self.folder = out / "runs" / name
         self.records = out / "results.jsonl"
         self.checkpoint = self.folder / "checkpoint.pt"
         self.picture = self.folder / "picture.png"
         self._config = self.folder / "config.json"
+        # There from the beginning until the record is written.
+        self._unfinished = self.folder / "unfinished"
 
     def create(self, task: str, config: Training) -> None:
         """Make the folder, and write what is needed to resume."""
@@ -44,26 +47,38 @@ class Run:
 
     def read_config(self) -> tuple[str, dict[str, Any]]:
         """Return the task's name and the fields of its configuration."""
-        content = json.loads(self._config.read_text())
-        return content["task"], content["config"]
+        try:
+            content = json.loads(self._config.read_text())
+            return content["task"], content["config"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self._config} must hold a configuration",
+                f"{type(error).__name__}: {error}",
+                "Delete the folder, and run anew",
+            ) from error
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from the same run."""
+        lock = filelock.FileLock(self.folder / "lock", timeout=0)
+        with writing(self.folder):
+            try:
+                lock.acquire()
+            except filelock.Timeout:
+                raise UserError(
+                    f"run {self.name} must be carried out once at a time",
+                    "another process that is at it",
+                    "Wait for it, or stop it",
+                ) from None
         try:
-            with filelock.FileLock(self.folder / "lock", timeout=0):
-                yield
-        except filelock.Timeout:
-            raise UserError(
-                f"run {self.name} must be carried out once at a time",
-                "another process that is at it",
-                "Wait for it, or stop it",
-            ) from None
+            yield
+        finally:
+            lock.release()
 
     def save(self, state: dict[str, Any]) -> None:
         """Write the checkpoint; until the new one is whole, the old one stays."""
         stream = io.BytesIO()
-        torch.save(state, stream)
+        torch.save({"schema": SCHEMA_VERSION, **state}, stream)
         replace(self.checkpoint, stream.getbuffer())
 
     def load(self) -> dict[str, Any] | None:
@@ -71,28 +86,42 @@ class Run:
         if not self.checkpoint.exists():
             return None
         try:
-            return torch.load(self.checkpoint, weights_only=True, map_location="cpu")
+            state = torch.load(self.checkpoint, weights_only=True, map_location="cpu")
+            schema = state["schema"]
         except Exception as error:
             raise UserError(
                 f"{self.checkpoint} must be a checkpoint",
                 f"{type(error).__name__}: {str(error)[:200]}",
                 "It is damaged: delete it, and the run begins anew",
             ) from error
+        if schema != SCHEMA_VERSION:
+            raise UserError(
+                f"{self.checkpoint} must be of version {SCHEMA_VERSION}",
+                f"version {schema}",
+                "Go on with the softorder that wrote it, or delete it to begin anew",
+            )
+        return state
 
     def record(self) -> Record | None:
-        """Return the record of this run, the newest if there are several; None before its end."""
+        """Return the newest record of this run; None if it is not finished."""
         found = [record for record in read_records(self.records) if record["run"] == self.name]
-        return found[-1] if found else None
+        return found[-1] if found and not self._unfinished.exists() else None
 
-    def forget(self) -> None:
-        """Let the run begin anew; its record stays until the new one comes."""
-        self.checkpoint.unlink(missing_ok=True)
+    def begin(self, *, again: bool) -> None:
+        """Say that the run is not finished; to begin again, forget how far it was."""
+        replace(self._unfinished, b"")
+        if again:
+            self.checkpoint.unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        """Say that the record is written."""
+        self._unfinished.unlink(missing_ok=True)
 
 
 def find_run(out: Path, text: str) -> Run:
     """Return the run of a name, the beginning of one, or a folder."""
-    if (Path(text) / "config.json").exists():
-        folder = Path(text).resolve()
+    folder = Path(text).resolve()
+    if (folder / "config.json").exists() and folder.parent.name == "runs":
         return Run(folder.parent.parent, folder.name)
     names = sorted(file.parent.name for file in out.glob("runs/*/config.json"))
     found = [name for name in names if name.startswith(text)]
@@ -120,8 +149,10 @@ def append_record(file: Path, record: Record) -> None:
         with filelock.FileLock(file.with_suffix(".lock")), file.open("ab", buffering=0) as stream:
             end = stream.tell()
             try:
+                # After a line that somebody left without its end, begin a new one.
+                line = b"\n" * (not _ends_with_newline(file)) + line
                 if stream.write(line) != len(line):
-                    raise OSError(28, "short write")
+                    raise OSError(errno.ENOSPC, "only a part was written")
                 os.fsync(stream.fileno())
             except OSError:
                 stream.truncate(end)
@@ -129,18 +160,28 @@ def append_record(file: Path, record: Record) -> None:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return the records of a file or of every .jsonl file in a folder, in their order."""
+    """Return the records of a file or of every .jsonl file in a folder, in their order.
+
+    Lines of another kind or version are left out.
+    """
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] * path.exists()
     records = []
     for file in files:
         for number, line in enumerate(file.read_text().splitlines(), start=1):
             try:
-                records.append(json.loads(line))
+                record = json.loads(line or "null")
             except json.JSONDecodeError as error:
                 raise UserError(
                     f"line {number} of {file} must be JSON", str(error), "Delete that line"
                 ) from error
+            if isinstance(record, dict) and record.get("schema") == SCHEMA_VERSION:
+                records.append(record)
     return records
+
+
+def _ends_with_newline(file: Path) -> bool:
+    content = file.read_bytes()
+    return not content or content.endswith(b"\n")
 
 
 def replace(path: Path, content: bytes | memoryview) -> None:

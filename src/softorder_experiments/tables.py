@@ -51,9 +51,9 @@ def _table_of(task: str, records: Sequence[Record]) -> Table:
     shares = [
         name for name, value in records[0]["metrics"]["test"].items() if isinstance(value, float)
     ]
-    table = Table(Column("run", no_wrap=True), "epochs", title=f"{task}, on test", box=box.SIMPLE)
-    for name in (*shares, "time"):
-        table.add_column(name.replace("_", " "))
+    columns = [Column(name.replace("_", " "), no_wrap=True) for name in ("epochs", *shares, "time")]
+    run = Column("run", overflow="fold")
+    table = Table(run, *columns, title=f"{task}, on test", box=box.SIMPLE, padding=(0, 1, 0, 0))
     for record in records:
         table.add_row(
             record["run"],

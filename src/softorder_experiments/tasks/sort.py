@@ -49,9 +49,9 @@ class SortConfig(Training):
     def __post_init__(self) -> None:
         """Check the values that stand on their own."""
         super().__post_init__()
-        require(self, "n", self.n >= 2, "at least 2")
+        require(self, "n", 2 <= self.n <= 1000, "from 2 to 1000")
         require(self, "digits", 1 <= self.digits <= 18, "from 1 to 18")
-        require(self, "shift", self.shift >= 0, "at least 0")
+        require(self, "shift", 0 <= self.shift <= 4, "from 0 to 4")
         require(self, "tau", 0 < self.tau < float("inf"), "positive")
         require(self, "samples", self.samples >= 1, "at least 1")
         for name in ("validation_batches", "test_batches"):
