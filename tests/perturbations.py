@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import pkgutil
 
 import numpy
 
@@ -18,6 +19,7 @@ from softorder.relaxations import (
 from softorder.torch import _autograd, _wiring
 
 SIZE = 1e-3
+TASKS = "softorder_experiments.tasks"
 
 
 def _scaled(y):
@@ -44,6 +46,15 @@ def _after(owner, name, change):
             return change(original(*args, **kwargs))
 
         setattr(owner, name, changed)
+
+    return perturb
+
+
+def _after_importing(path, name, change):
+    """Change what a function or method returns, of something that is imported only now."""
+
+    def perturb():
+        _after(pkgutil.resolve_name(path), name, change)()
 
     return perturb
 
@@ -197,6 +208,16 @@ BY_FILE = {
         "log_prob": _after(plackett_luce.PlackettLuce, "_log_prob", _scaled),
         "log_prob_gradient": _after(plackett_luce.PlackettLuce, "_log_prob", _wrong_slope),
         "logsumexp": lambda: _after_wiring("cumulative_logsumexp", _scaled),
+    },
+    "experiments_sort": {
+        "loss": _after_importing(f"{TASKS}.sort:Sort", "cross_entropy", _scaled),
+        "network": _after_importing(
+            "softorder_experiments.models:DigitNetwork", "forward", _scaled
+        ),
+        "seed": _after_importing(f"{TASKS}.base", "derive_seed", lambda seed: seed ^ 1),
+    },
+    "experiments_engine": {
+        "schedule": _after_importing("softorder_experiments.schedules", "cosine", _scaled),
     },
 }
 PERTURBATIONS = {

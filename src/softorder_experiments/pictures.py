@@ -41,7 +41,7 @@ def draw_sorting(
 
 def _draw_matrix(axes: Any, values: Tensor, matrix: Tensor) -> None:
     axes.imshow(matrix.numpy(), cmap="cividis", vmin=0, vmax=1)
-    axes.set_title("its soft permutation", fontsize=10)
+    axes.set_title("its soft permutation (rings: the truth)", fontsize=10)
     axes.set_xlabel("item, by its true value")
     axes.set_ylabel("position")
     axes.set_xticks(range(len(values)), values.tolist(), rotation=45, fontsize=8)

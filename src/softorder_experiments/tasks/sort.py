@@ -87,7 +87,7 @@ def embedded(given: Mapping[str, Any]) -> SortConfig:
         preset="embedded",
         data="digits",
         digits=2,
-        epochs=120,
+        epochs=180,
         batch=20,
         lr=0.005,
         shift=1,
