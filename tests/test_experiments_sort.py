@@ -115,13 +115,10 @@ def test_the_loss_is_the_mean_cross_entropy_of_the_rows(relaxation):
     sort = task(relaxation=relaxation, tau=0.7, n=4)
     scores = torch.randn(6, 4)
     truth = torch.stack([torch.randperm(4) for _ in range(6)])
-    matrix = sort.relaxation(0)(scores).matrix()
+    matrix = sort.relaxation(scores).matrix()
     rows = torch.take_along_dim(matrix, truth[..., None], -1)[..., 0]
     torch.testing.assert_close(
-        sort.cross_entropy(scores, truth, sort.relaxation(0)),
-        -rows.log().mean(-1),
-        rtol=1e-4,
-        atol=1e-4,
+        sort.cross_entropy(scores, truth), -rows.log().mean(-1), rtol=1e-4, atol=1e-4
     )
 
 
@@ -139,24 +136,14 @@ def test_losses_of_samples_are_added(readable):
     one, five = task(stochastic=True, samples=1), task(stochastic=True)
     assert five.config.samples == 5
     torch.manual_seed(0)
-    how = five.relaxation(0)
-    added = five.cross_entropy(scores, truth, how)
+    added = five.cross_entropy(scores, truth)
     torch.manual_seed(0)
-    noisy = so.PlackettLuce(scores, how).rsample((5,))
+    noisy = so.PlackettLuce(scores, five.relaxation).rsample((5,))
     each = -noisy.log_prob(truth.expand(5, 20, 5)) / 5
     torch.testing.assert_close(added, each.sum(0))
     assert each.std(0).mean() > 0.05  # the noise is there
-    mean = torch.stack([one.cross_entropy(scores, truth, how) for _ in range(200)]).mean()
+    mean = torch.stack([one.cross_entropy(scores, truth) for _ in range(200)]).mean()
     assert added.mean() / mean == pytest.approx(5, rel=0.2)
-
-
-def test_the_temperature_goes_from_the_first_to_the_last(readable):
-    sort = task(tau=2.0, last_tau=0.02, epochs=1)
-    total = sort.steps_per_epoch
-    assert sort.relaxation(0).tau == 2.0
-    assert sort.relaxation(total - 1).tau == pytest.approx(0.02)
-    assert sort.relaxation((total - 1) // 2).tau == pytest.approx(0.2, rel=0.2)
-    assert task(tau=2.0).relaxation(5).tau == 2.0
 
 
 def test_digits_are_moved_when_training_only(readable):
