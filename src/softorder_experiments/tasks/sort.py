@@ -71,10 +71,11 @@ def short(given: Mapping[str, Any]) -> SortConfig:
         paper(given),
         preset="short",
         epochs=10,
+        batch=10,
         lr=0.002,
         tau=1.0,
         schedule="cosine",
-        averaging=0.998,
+        averaging=0.999,
         initialization="he-normal",
         precision="bf16-mixed",
     )
@@ -90,8 +91,9 @@ def embedded(given: Mapping[str, Any]) -> SortConfig:
         epochs=180,
         batch=20,
         lr=0.005,
-        shift=1,
+        averaging=0.998,
         precision="32-true",
+        shift=1,
         validation_batches=20,
         test_batches=100,
     )
