@@ -119,8 +119,7 @@ def test_embedded_data_needs_no_download():
     assert (result.exit_code, result.output.strip()) == (0, "digits is embedded")
 
 
-def test_info_is_the_librarys(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["softorder"])
+def test_info_is_the_librarys():
     result = softorder("info")
     assert result.exit_code == 0
     assert "native kernel" in result.output

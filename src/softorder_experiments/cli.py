@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -206,8 +205,9 @@ def get(
 @app.command()
 def info() -> None:
     """Tell what was built here, and which kernel would be chosen."""
-    sys.argv = ["softorder", "info"]
-    runpy.run_module("softorder", run_name="__main__")
+    from softorder.__main__ import main
+
+    main(["info"])
 
 
 def run_command_line() -> None:
