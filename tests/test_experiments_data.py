@@ -234,8 +234,9 @@ def test_values_are_uniform_and_images_of_a_digit_equally_likely(generator):
     assert drawn.sub(4000 / 11).abs().max() < 100
 
 
-def test_processes_that_take_a_share_make_what_one_would_make(labelled):
-    numbers = LargeNumbers(labelled, 3)
+@pytest.mark.parametrize("shift", [0, 1])
+def test_processes_that_take_a_share_make_what_one_would_make(labelled, shift):
+    numbers = LargeNumbers(labelled, 3, shift)
 
     def draw(share):
         return numbers.draw((8, 5), torch.Generator().manual_seed(1), share)

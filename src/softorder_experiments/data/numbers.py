@@ -33,10 +33,7 @@ class LargeNumbers:
         # Sorted by label, the images of one digit are a range.
         images = pool.images[pool.labels.argsort(stable=True)]
         self._shape = images.shape[1:]
-        # (count, channels, vertical shifts, horizontal shifts, height, width): views of one image.
-        height, width = self._shape[1:]
-        padded = torch.nn.functional.pad(images, (shift,) * 4)
-        self._images = padded.unfold(2, height, 1).unfold(3, width, 1)
+        self._images = torch.nn.functional.pad(images, (shift,) * 4)
         self._starts = self._counts.cumsum(0) - self._counts
 
     @property
@@ -57,9 +54,20 @@ class LargeNumbers:
         chance = torch.rand(*shape, self.digits, generator=generator)[share]
         # float32 can round up to the count itself.
         within = (chance * self._counts[digits]).long().minimum(self._counts[digits] - 1)
-        moves = torch.randint(2 * self.shift + 1, (2, *shape, self.digits), generator=generator)
-        chosen = self._starts[digits] + within
-        images = self._images[chosen, :, *moves[:, share]]  # (..., l, channels, height, width)
+        images = self._images[self._starts[digits] + within]  # (..., l, channels, height, width)
+        if self.shift:
+            images = self._move(images, generator, shape, share)
         side_by_side = images.movedim(-4, -2).flatten(-2)
         powers = _BASE ** torch.arange(self.digits - 1, -1, -1)
         return side_by_side.float().div_(self._white), (digits * powers).sum(-1)
+
+    def _move(
+        self, padded: Tensor, generator: torch.Generator, shape: tuple[int, ...], share: slice
+    ) -> Tensor:
+        """Cut each image out of its padded one, somewhere."""
+        _, height, width = self._shape
+        places = torch.randint(2 * self.shift + 1, (2, *shape, self.digits), generator=generator)
+        rows, columns = places[:, share].flatten(1)
+        windows = padded.flatten(0, -4).unfold(-2, height, 1).unfold(-2, width, 1)
+        moved = windows[torch.arange(len(rows)), :, rows, columns]
+        return moved.reshape(*padded.shape[:-2], height, width)
