@@ -88,10 +88,10 @@ def run_sort(
     ] = None,
     seed: Seed = None,
     settings: Set = None,
-    out: Out = Path("results"),
-    accelerator: Accelerator = "auto",
-    devices: Devices = 1,
-    checkpoint_seconds: CheckpointSeconds = 60.0,
+    out: Out = Path(Place.out),
+    accelerator: Accelerator = Place.accelerator,
+    devices: Devices = Place.devices,
+    checkpoint_seconds: CheckpointSeconds = Place.checkpoint_seconds,
     again: Again = False,
 ) -> None:
     """Sort handwritten numbers, learnt from their order alone (the paper's Table 1)."""
@@ -144,10 +144,10 @@ def _carry_out(
 )
 def resume(
     run: Annotated[str, typer.Argument(help="Its name, the beginning of it, or its folder.")],
-    out: Out = Path("results"),
-    accelerator: Accelerator = "auto",
-    devices: Devices = 1,
-    checkpoint_seconds: CheckpointSeconds = 60.0,
+    out: Out = Path(Place.out),
+    accelerator: Accelerator = Place.accelerator,
+    devices: Devices = Place.devices,
+    checkpoint_seconds: CheckpointSeconds = Place.checkpoint_seconds,
 ) -> None:
     """Go on with a run that was stopped: the numbers are those of a run that never was."""
     from softorder_experiments.runs import find_run

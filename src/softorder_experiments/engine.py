@@ -65,7 +65,7 @@ class Trainer:
         run: Run,
         fabric: Fabric,
         display: Display,
-        checkpoint_seconds: float = 60.0,
+        checkpoint_seconds: float = Place.checkpoint_seconds,
     ) -> None:
         self.task, self.run, self.fabric, self.display = task, run, fabric, display
         self.checkpoint_seconds = checkpoint_seconds
@@ -188,7 +188,7 @@ class Trainer:
     def _finish(self) -> Record:
         self._evaluated.load_state_dict(self._best)
         test = self._evaluate("test")
-        self.progress.seconds = self._seconds_before + time.monotonic() - self._started
+        self._clock()
         record = self._describe(test)
         if self.fabric.is_global_zero:
             self._draw(record)
@@ -225,7 +225,7 @@ class Trainer:
 
     def _save(self) -> None:
         """Write a checkpoint: all that a resumed run needs to go on as if nothing had happened."""
-        self.progress.seconds = self._seconds_before + time.monotonic() - self._started
+        self._clock()
         self._check_finite()
         self._compare_replicas()
         loss_sums = self._gather(self._loss_sum[None])
@@ -241,6 +241,9 @@ class Trainer:
                 "loss_sums": loss_sums,
             }
         )
+
+    def _clock(self) -> None:
+        self.progress.seconds = self._seconds_before + time.monotonic() - self._started
 
     def _check_finite(self) -> None:
         """Refuse to go on, and to write a checkpoint, from what has diverged."""

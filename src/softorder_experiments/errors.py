@@ -56,3 +56,18 @@ def writing(path: Path) -> Iterator[None]:
             os.strerror(error.errno or 0),
             f"{fix}. What was written before is whole: `softorder resume` goes on from there",
         ) from error
+
+
+def replace(path: Path, content: bytes | memoryview) -> None:
+    """Write a file so that its name stands for the old content or the new, never for a part."""
+    partial = path.with_suffix(".partial")
+    with writing(path):
+        try:
+            with partial.open("wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            partial.replace(path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise

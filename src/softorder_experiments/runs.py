@@ -16,10 +16,11 @@ import filelock
 import torch
 
 from softorder_experiments.config import Training
-from softorder_experiments.errors import UserError, writing
+from softorder_experiments.errors import UserError, replace, writing
 
 SCHEMA_VERSION = 1
 Record = dict[str, Any]
+_UNFINISHED = "unfinished"
 
 
 class Run:
@@ -36,7 +37,7 @@ class Run:
         self.picture = self.folder / "picture.png"
         self._config = self.folder / "config.json"
         # There from the beginning until the record is written.
-        self._unfinished = self.folder / "unfinished"
+        self._unfinished = self.folder / _UNFINISHED
 
     def create(self, task: str, config: Training) -> None:
         """Make the folder, and write what is needed to resume."""
@@ -141,6 +142,11 @@ def find_run(out: Path, text: str) -> Run:
     )
 
 
+def unfinished_runs(out: Path) -> list[Path]:
+    """Return the folders of the runs that have begun and have no record yet."""
+    return sorted(mark.parent for mark in out.glob(f"runs/*/{_UNFINISHED}"))
+
+
 def append_record(file: Path, record: Record) -> None:
     """Append one JSON line: the whole of it, or nothing."""
     line = json.dumps(record, allow_nan=False).encode() + b"\n"
@@ -182,18 +188,3 @@ def read_records(path: Path) -> list[Record]:
 def _ends_with_newline(file: Path) -> bool:
     content = file.read_bytes()
     return not content or content.endswith(b"\n")
-
-
-def replace(path: Path, content: bytes | memoryview) -> None:
-    """Write a file so that its name stands for the old content or the new, never for a part."""
-    partial = path.with_suffix(".partial")
-    with writing(path):
-        try:
-            with partial.open("wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            partial.replace(path)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise

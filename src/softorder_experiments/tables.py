@@ -13,7 +13,7 @@ from rich.table import Column, Table
 
 from softorder_experiments.data import DATASETS
 from softorder_experiments.relaxations import RELAXATIONS
-from softorder_experiments.runs import Record, Run
+from softorder_experiments.runs import Record, Run, unfinished_runs
 from softorder_experiments.tasks import TASKS
 
 
@@ -40,11 +40,9 @@ def show_records(console: Console, records: Sequence[Record], where: Path) -> No
         console.print(_table_of(task, [record for record in records if record["task"] == task]))
     if not records:
         console.print(f"no records in {where}", highlight=False, soft_wrap=True)
-    finished = {record["run"] for record in records}
-    for file in sorted(where.glob("runs/*/config.json")):
-        if file.parent.name not in finished:
-            text = f"not finished: softorder resume {file.parent}"
-            console.print(text, highlight=False, soft_wrap=True)
+    for folder in unfinished_runs(where):
+        text = f"not finished: softorder resume {folder}"
+        console.print(text, highlight=False, soft_wrap=True)
 
 
 def _table_of(task: str, records: Sequence[Record]) -> Table:

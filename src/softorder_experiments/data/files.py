@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pooch
 
-from softorder_experiments.errors import UserError, writing
+from softorder_experiments.errors import UserError, replace, writing
 
 FOLDER_VARIABLE = "SOFTORDER_DATA"
 _RETRIES = 3
@@ -105,21 +105,21 @@ def _fetch(download: Download) -> list[Path]:
             f"{download.url} must be the published file", str(error)[:200], "Try again later"
         ) from error
     if download.is_archive:
-        for path, file in zip(paths, download.files, strict=True):
-            _extract(archive, path, file)
+        _unpack(archive, download, cache)
     return paths
 
 
-def _extract(archive: Path, path: Path, file: File) -> None:
-    """Take one file out of an archive."""
-    partial = path.with_suffix(".partial")
-    with writing(path), tarfile.open(archive) as members:
-        content = members.extractfile(file.path)
-        assert content is not None  # the archive's checksum was right
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(content.read())
-    _check(partial, file.sha256)
-    partial.replace(path)
+def _unpack(archive: Path, download: Download, folder: Path) -> None:
+    """Take the wanted files out of an archive, in one pass through it."""
+    with tarfile.open(archive) as members:
+        for file in download.files:
+            content = members.extractfile(file.path)
+            assert content is not None  # the archive's checksum was right
+            path = folder / file.path
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            replace(path, content.read())
+            _check(path, file.sha256)
 
 
 def _check(path: Path, sha256: str) -> None:
