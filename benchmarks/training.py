@@ -24,6 +24,7 @@ from softorder_experiments.config import Place
 from softorder_experiments.display import Display, Live
 from softorder_experiments.engine import Trainer, make_fabric
 from softorder_experiments.machine import describe
+from softorder_experiments.memory import keep_freed_memory
 from softorder_experiments.runs import Run
 from softorder_experiments.tasks.sort import Sort, paper
 
@@ -66,6 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=40)
     count = parser.parse_args().steps
+    keep_freed_memory()  # as every run does
     task = Sort(paper({"n": 5}))
     display = Live(Console(force_terminal=True, file=io.StringIO()), task.selection)
     run = Run(Path(), "no file of it is written")

@@ -14,6 +14,7 @@ from softorder_experiments.config import Place
 from softorder_experiments.display import Silent, make_display
 from softorder_experiments.engine import Interrupted, Trainer, make_fabric
 from softorder_experiments.errors import UserError
+from softorder_experiments.memory import keep_freed_memory
 from softorder_experiments.runs import Record, Run
 from softorder_experiments.tasks.base import Task
 
@@ -59,6 +60,7 @@ def carry_out(
             run.begin(again=again)
             console.print(f"run {run.name}", highlight=False, soft_wrap=True)
         display = make_display(console, task.selection) if is_first else Silent()
+        keep_freed_memory()
         try:
             fabric.launch()
             record = Trainer(task, run, fabric, display, place.checkpoint_seconds).fit()
