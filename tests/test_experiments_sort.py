@@ -10,11 +10,14 @@ from torch import nn
 
 import softorder as so
 from softorder_experiments import data
-from softorder_experiments.config import from_json, override, parse_settings
+from softorder_experiments.config import Place, from_json, override, parse_settings
 from softorder_experiments.data import Pool
+from softorder_experiments.display import Silent
+from softorder_experiments.engine import Trainer, make_fabric
 from softorder_experiments.errors import UserError
 from softorder_experiments.models import DigitNetwork, he_normal, truncated_normal
 from softorder_experiments.relaxations import RELAXATIONS
+from softorder_experiments.runs import Run
 from softorder_experiments.tasks.base import Processes
 from softorder_experiments.tasks.sort import (
     PRESETS,
@@ -108,6 +111,36 @@ def test_he_weights_keep_the_scale():
     he_normal(network)
     assert network.second.weight.std().item() == pytest.approx((2 / 800) ** 0.5, rel=0.02)
     assert (network.hidden.bias == 0).all()
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_centred_units_keep_weights_of_mean_0(centred, tmp_path):
+    """From the first step on, through whatever Fabric wraps the optimiser in."""
+    sort = task(centred=centred)
+    fabric = make_fabric(Place(accelerator="cpu"), "32-true")
+    trainer = Trainer(sort, Run(tmp_path, "none"), fabric, Silent())
+    for _ in range(3):
+        network = trainer._module
+        channels = network.hidden.weight.view(64, 64, -1)
+        for means in (channels.mean(-1), network.second.weight.flatten(1).mean(-1)):
+            assert (means.abs().max() < 1e-6) == centred
+        for layer in (network.first, network.output):
+            assert layer.weight.mean().abs() > 1e-6
+        trainer._step()
+
+
+def test_the_hidden_layer_has_a_rate_of_its_own(tmp_path):
+    """Adam's first step is as long as the rate."""
+    sort = task(hidden_rate=0.25, lr=0.01, schedule="constant")
+    fabric = make_fabric(Place(accelerator="cpu"), "32-true")
+    trainer = Trainer(sort, Run(tmp_path, "none"), fabric, Silent())
+    before = {name: p.detach().clone() for name, p in trainer._module.named_parameters()}
+    trainer._step()
+    for name, parameter in trainer._module.named_parameters():
+        longest = (parameter - before[name]).abs().max().item()
+        if name != "output.bias":  # it moves all scores alike: no gradient
+            expected = 0.0025 if name.startswith("hidden") else 0.01
+            assert longest == pytest.approx(expected, rel=1e-3), name
 
 
 @pytest.mark.parametrize("relaxation", sorted(RELAXATIONS))

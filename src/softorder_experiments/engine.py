@@ -142,7 +142,7 @@ class Trainer:
         position = (progress.step + 0.5) / self.total_steps
         rate = self.config.lr * self._schedule(position, self.config.warmup)
         for group in self._optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("share", 1.0)
         # Whatever a network or a task draws depends on the step, and not on what came before.
         seed = derive_seed(self.config.seed, "step", progress.step, self.processes.rank)
         torch.manual_seed(seed)

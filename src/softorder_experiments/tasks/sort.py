@@ -15,7 +15,7 @@ import softorder as so
 from softorder_experiments import data
 from softorder_experiments.config import Training, require
 from softorder_experiments.errors import choose
-from softorder_experiments.models import INITIALIZATIONS, DigitNetwork
+from softorder_experiments.models import INITIALIZATIONS, DigitNetwork, centre
 from softorder_experiments.relaxations import relaxation
 from softorder_experiments.tasks.base import Metrics, Processes, Task, stream
 
@@ -28,6 +28,8 @@ class SortConfig(Training):
         n: Numbers of a sequence.
         digits: Digits of a number (l in the paper).
         shift: Move each digit by up to so many pixels when training.
+        centred: Hold the mean of each inner unit's weights at 0.
+        hidden_rate: The learning rate of the hidden layer, in shares of the others'.
         relaxation: Of the permutation that sorts the scores.
         tau: Its temperature.
         stochastic: Add Gumbel noise to the scores when training.
@@ -39,6 +41,8 @@ class SortConfig(Training):
     n: int = 5
     digits: int = 4
     shift: int = 0
+    centred: bool = False
+    hidden_rate: float = 1.0
     relaxation: str = "softsort"
     tau: float = 1024.0
     stochastic: bool = False
@@ -52,6 +56,8 @@ class SortConfig(Training):
         require(self, "n", 2 <= self.n <= 1000, "from 2 to 1000")
         require(self, "digits", 1 <= self.digits <= 18, "from 1 to 18")
         require(self, "shift", 0 <= self.shift <= 4, "from 0 to 4")
+        rate = self.hidden_rate
+        require(self, "hidden_rate", 0 <= rate < float("inf"), "finite and not negative")
         require(self, "tau", 0 < self.tau < float("inf"), "positive")
         require(self, "samples", self.samples >= 1, "at least 1")
         for name in ("validation_batches", "test_batches"):
@@ -143,11 +149,21 @@ class Sort(Task[SortConfig]):
         """Return the paper's network."""
         network = DigitNetwork(self._numbers["train"].image_shape)
         self._initialize(network)
+        if self.config.centred:
+            centre(network)
         return network
 
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         """Return Adam."""
-        return torch.optim.Adam(network.parameters(), lr=self.config.lr, fused=True)
+        shares = {"hidden": self.config.hidden_rate}
+        groups = [
+            {"params": list(layer.parameters()), "share": shares.get(name, 1.0)}
+            for name, layer in network.named_children()
+        ]
+        adam = torch.optim.Adam(groups, lr=self.config.lr, fused=True)
+        if self.config.centred:
+            adam.register_step_post_hook(lambda *_: centre(network))
+        return adam
 
     def loss(self, network: nn.Module, step: int, processes: Processes) -> Tensor:
         """Return the cross-entropy between the true and the soft permutation, mean over rows."""
