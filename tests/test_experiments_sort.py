@@ -131,7 +131,7 @@ def test_centred_units_keep_weights_of_mean_0(centred, tmp_path):
 
 def test_the_hidden_layer_has_a_rate_of_its_own(tmp_path):
     """Adam's first step is as long as the rate."""
-    sort = task(hidden_rate=0.25, lr=0.01, schedule="constant")
+    sort = task(hidden_rate=0.25, centred=False, lr=0.01, schedule="constant")
     fabric = make_fabric(Place(accelerator="cpu"), "32-true")
     trainer = Trainer(sort, Run(tmp_path, "none"), fabric, Silent())
     before = {name: p.detach().clone() for name, p in trainer._module.named_parameters()}
@@ -255,7 +255,7 @@ def test_the_papers_setting():
 
 def test_the_first_losses_are_what_they_were():
     # Data, initialisation, network and loss: a change in any of them is seen here.
-    sort = task(tau=1.0)
+    sort = task(tau=1.0, centred=False)
     torch.manual_seed(0)
     network = sort.network()
     losses = [sort.loss(network, step, ALONE).item() for step in range(3)]
@@ -296,6 +296,7 @@ def test_settings_have_the_types_of_their_fields(setting, name, value):
         ("tau=nan", "tau must be positive"),
         ("n=1", "n must be from 2 to 1000"),
         ("lr=-1", "lr must be positive"),
+        ("hidden_rate=-1", "hidden_rate must be finite"),
         ("averaging=1", "averaging must be"),
         ("epochs=0", "epochs must be at least 1"),
         ("seed=-1", "seed must be"),
