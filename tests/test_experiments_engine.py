@@ -17,7 +17,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from softorder_experiments import engine, memory, runs
+from softorder_experiments import engine, runs
 from softorder_experiments.config import Place, Training
 from softorder_experiments.display import Lines, Live, Silent
 from softorder_experiments.engine import Interrupted, Trainer, make_fabric
@@ -488,35 +488,3 @@ def test_two_processes_train_as_one_are_stopped_and_write_one_record(tmp_path, o
     assert one["metrics"]["test"]["sequences"] == two["metrics"]["test"]["sequences"]
     for left, right in zip(one["curve"], two["curve"], strict=True):
         assert left["loss"] == pytest.approx(right["loss"], rel=1e-4)
-
-
-PAGES = """
-import resource, sys, torch
-from softorder_experiments.memory import keep_freed_memory
-if sys.argv[1] == "keep" and not keep_freed_memory():
-    raise SystemExit("not glibc")
-def faults():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for turn in range(30):
-    if turn == 20:  # until then, small blocks find their places between the large ones
-        before = faults()
-    torch.ones(64 << 20, dtype=torch.uint8)
-print(faults() - before)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="about the C library of Linux")
-def test_freed_memory_is_not_fetched_again_page_by_page():
-    def faults(habit):
-        command = [sys.executable, "-c", PAGES, habit]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
-        if "not glibc" in run.stderr:
-            pytest.skip("this C library has no such setting")
-        return int(run.stdout)
-
-    assert faults("leave") > 10 * max(faults("keep"), 1)
-
-
-def test_a_c_library_without_the_setting_is_left_alone(monkeypatch):
-    monkeypatch.setattr(memory, "_c_library", lambda: None)
-    assert not memory.keep_freed_memory()

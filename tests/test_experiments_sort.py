@@ -36,6 +36,11 @@ def task(**fields):
     return Sort(dataclasses.replace(embedded({}), **{"shift": 0, **fields}))
 
 
+def trainer_of(sort, folder):
+    fabric = make_fabric(Place(accelerator="cpu"), "32-true")
+    return Trainer(sort, Run(folder, "none"), fabric, Silent())
+
+
 class Reader(nn.Module):
     """Reads numbers of constant images, as a network that has learnt it all."""
 
@@ -116,9 +121,7 @@ def test_he_weights_keep_the_scale():
 @pytest.mark.parametrize("centred", [True, False])
 def test_centred_units_keep_weights_of_mean_0(centred, tmp_path):
     """From the first step on, through whatever Fabric wraps the optimiser in."""
-    sort = task(centred=centred)
-    fabric = make_fabric(Place(accelerator="cpu"), "32-true")
-    trainer = Trainer(sort, Run(tmp_path, "none"), fabric, Silent())
+    trainer = trainer_of(task(centred=centred), tmp_path)
     for _ in range(3):
         network = trainer._module
         channels = network.hidden.weight.view(64, 64, -1)
@@ -132,8 +135,7 @@ def test_centred_units_keep_weights_of_mean_0(centred, tmp_path):
 def test_the_hidden_layer_has_a_rate_of_its_own(tmp_path):
     """Adam's first step is as long as the rate."""
     sort = task(hidden_rate=0.25, centred=False, lr=0.01, schedule="constant")
-    fabric = make_fabric(Place(accelerator="cpu"), "32-true")
-    trainer = Trainer(sort, Run(tmp_path, "none"), fabric, Silent())
+    trainer = trainer_of(sort, tmp_path)
     before = {name: p.detach().clone() for name, p in trainer._module.named_parameters()}
     trainer._step()
     for name, parameter in trainer._module.named_parameters():

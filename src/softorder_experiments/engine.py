@@ -98,6 +98,7 @@ class Trainer:
         torch.backends.cudnn.deterministic = True  # or a resumed run would differ on a GPU
         self._module = self.task.network()
         optimizer = self.task.optimizer(self._module)
+        self._rates = [group["lr"] for group in optimizer.param_groups]
         self._network, self._optimizer = self.fabric.setup(self._module, optimizer)
         decay = self.config.averaging
         average = get_ema_multi_avg_fn(decay)
@@ -140,9 +141,9 @@ class Trainer:
         progress = self.progress
         # In the middle of a step, so that neither the first nor the last is lost to a rate of 0.
         position = (progress.step + 0.5) / self.total_steps
-        rate = self.config.lr * self._schedule(position, self.config.warmup)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate * group.get("share", 1.0)
+        share = self._schedule(position, self.config.warmup)
+        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * share
         # Whatever a network or a task draws depends on the step, and not on what came before.
         seed = derive_seed(self.config.seed, "step", progress.step, self.processes.rank)
         torch.manual_seed(seed)

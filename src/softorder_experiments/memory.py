@@ -14,14 +14,8 @@ def keep_freed_memory() -> bool:
     fetch all its activations page by page again: on the CPU, a fifth of its time. Other libraries
     have no such setting, and Windows no such habit.
     """
-    mallopt = getattr(_c_library(), "mallopt", None)
-    if mallopt is None:
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, TypeError):  # another library; Windows
         return False
     return bool(mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, -1))
-
-
-def _c_library() -> ctypes.CDLL | None:
-    try:
-        return ctypes.CDLL(None)
-    except TypeError:  # Windows
-        return None

@@ -80,7 +80,7 @@ class Task(ABC, Generic[C]):
 
     @abstractmethod
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
-        """Return what changes the weights; a group's "share" is of the scheduled rate."""
+        """Return what changes the weights, at rates that the engine's schedule takes shares of."""
 
     @abstractmethod
     def loss(self, network: nn.Module, step: int, processes: Processes) -> Tensor:

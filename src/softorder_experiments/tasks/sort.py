@@ -56,8 +56,7 @@ class SortConfig(Training):
         require(self, "n", 2 <= self.n <= 1000, "from 2 to 1000")
         require(self, "digits", 1 <= self.digits <= 18, "from 1 to 18")
         require(self, "shift", 0 <= self.shift <= 4, "from 0 to 4")
-        rate = self.hidden_rate
-        require(self, "hidden_rate", 0 <= rate < float("inf"), "finite and not negative")
+        require(self, "hidden_rate", 0 <= self.hidden_rate < float("inf"), "finite, not negative")
         require(self, "tau", 0 < self.tau < float("inf"), "positive")
         require(self, "samples", self.samples >= 1, "at least 1")
         for name in ("validation_batches", "test_batches"):
@@ -158,12 +157,13 @@ class Sort(Task[SortConfig]):
 
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         """Return Adam."""
-        shares = {"hidden": self.config.hidden_rate}
+        lr = self.config.lr
+        rates = {"hidden": lr * self.config.hidden_rate}
         groups = [
-            {"params": list(layer.parameters()), "share": shares.get(name, 1.0)}
+            {"params": list(layer.parameters()), "lr": rates.get(name, lr)}
             for name, layer in network.named_children()
         ]
-        adam = torch.optim.Adam(groups, lr=self.config.lr, fused=True)
+        adam = torch.optim.Adam(groups, fused=True)
         if self.config.centred:
             adam.register_step_post_hook(lambda *_: centre(network))
         return adam
