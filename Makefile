@@ -14,7 +14,7 @@ help:  ## List the targets
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --editable '.[torch,experiments]' --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --editable '.[torch,experiments,ray,dask]' --group dev
 	@touch $@
 
 setup: $(READY)  ## Build .venv with everything for development

@@ -58,3 +58,15 @@ def _seed():
 def generator():
     """A seeded source of random numbers."""
     return torch.Generator().manual_seed(20200713)
+
+
+@pytest.fixture
+def readable(monkeypatch):
+    """Let every data set be images of 2 x 2 equal pixels that are the digit."""
+    from softorder_experiments import data
+
+    labels = torch.arange(1000) % 10
+    images = labels.to(torch.uint8)[:, None, None, None].expand(1000, 1, 2, 2).contiguous()
+    pool = data.Pool(images, labels, white=16)
+    pools = {"train": pool, "validation": pool[:200], "test": pool[:400]}
+    monkeypatch.setattr(data, "load", lambda name: pools)

@@ -12,7 +12,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from softorder_experiments import cli, entry, launch
+from softorder_experiments import cli, entry, launch, sweeps
 from softorder_experiments.data import DATASETS
 from softorder_experiments.relaxations import RELAXATIONS
 from softorder_experiments.runs import read_records
@@ -65,6 +65,10 @@ def test_the_help_names_what_there_is():
 def test_the_examples_of_the_help_are_right(monkeypatch, tmp_path):
     carried = []
     monkeypatch.setattr(cli, "_carry_out", lambda task, config, *_, **__: carried.append(task))
+    swept = []
+    monkeypatch.setattr(sweeps, "carry_out_sweep", lambda sweep, *_: swept.append(sweep.name))
+    monkeypatch.setattr(sweeps, "show_dry_run", lambda _, sweep, __: swept.append(sweep.name))
+    monkeypatch.setattr(sweeps.Sweep, "write_summary", lambda self: [])
     monkeypatch.chdir(tmp_path)
     offline = [text for text in examples() if not text.startswith("softorder data get")]
     assert len(offline) >= 8
@@ -76,7 +80,10 @@ def test_the_examples_of_the_help_are_right(monkeypatch, tmp_path):
     for text in offline:
         result = softorder(*shlex.split(text)[1:])
         assert result.exit_code == 0, (text, result.output, result.exception)
-    assert len(carried) == sum(" sort" in t or "resume" in t for t in offline if "--help" not in t)
+    runs = [text for text in offline if "--help" not in text]
+    assert len(carried) == sum(" run " in text or " resume " in text for text in runs)
+    assert len(swept) == sum(" sweep " in text for text in runs) >= 4
+    assert set(swept) == set(sweeps.TABLES)
 
 
 def test_a_run_from_its_start_to_its_files(tmp_path):

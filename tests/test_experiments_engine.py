@@ -22,8 +22,8 @@ from softorder_experiments.config import Place, Training
 from softorder_experiments.display import Lines, Live, Silent
 from softorder_experiments.engine import Interrupted, Trainer, make_fabric
 from softorder_experiments.errors import UserError
-from softorder_experiments.launch import Stopped, carry_out, run_of
-from softorder_experiments.runs import Run, append_record, find_run, read_records
+from softorder_experiments.launch import Stopped, carry_out
+from softorder_experiments.runs import Run, append_record, find_run, read_records, run_of
 from softorder_experiments.schedules import cosine
 from softorder_experiments.tasks import Sort
 from softorder_experiments.tasks.base import Processes, Task, derive_seed, stream
@@ -45,7 +45,7 @@ class ToyConfig(Training):
 class Toy(Task[ToyConfig]):
     """A straight line through noisy points, with something to drop out."""
 
-    name = label = "toy"
+    name = "toy"
     config_type = ToyConfig
     presets = {}  # noqa: RUF012
     selection = "score"
@@ -62,6 +62,9 @@ class Toy(Task[ToyConfig]):
     @property
     def images_per_step(self):
         return self.config.batch
+
+    def images_to_evaluate(self, split):
+        return 0
 
     def network(self):
         return torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Dropout(0.3))
@@ -92,7 +95,7 @@ class Toy(Task[ToyConfig]):
 
 def train(task, out, display=None, seconds=60.0):
     fabric = make_fabric(CPU, task.config.precision)
-    run = run_of(task, Place(out=str(out)))
+    run = run_of(task.name, task.config, out)
     run.create(task.name, task.config)
     return Trainer(task, run, fabric, display or Silent(), seconds).fit()
 
@@ -147,7 +150,7 @@ def test_training_learns_and_the_average_is_what_is_evaluated(tmp_path):
     assert record["curve"][-1]["loss"] < 0.7 * record["curve"][0]["loss"]
     task = Toy(epochs=1, averaging=0.5)
     fabric = make_fabric(CPU, "32-true")
-    run = run_of(task, Place(out=str(tmp_path / "b")))
+    run = run_of(task.name, task.config, tmp_path / "b")
     run.create(task.name, task.config)
     weights = []
     trainer = Trainer(task, run, fabric, Silent())
@@ -245,7 +248,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 def test_a_damaged_checkpoint_is_named(tmp_path):
     task = Toy()
     train(task, tmp_path)
-    checkpoint = run_of(task, Place(out=str(tmp_path))).checkpoint
+    checkpoint = run_of(task.name, task.config, tmp_path).checkpoint
     checkpoint.write_bytes(checkpoint.read_bytes()[:200])
     with pytest.raises(UserError, match=r"checkpoint.pt must be a checkpoint"):
         train(Toy(), tmp_path)
@@ -308,7 +311,7 @@ def test_a_repeated_run_that_was_stopped_goes_on(tmp_path):
 
 def test_a_picture_that_cannot_be_written_is_drawn_when_the_run_goes_on(tmp_path):
     task, place = Toy(), Place(out=str(tmp_path), accelerator="cpu")
-    picture = run_of(task, place).picture
+    picture = run_of(task.name, task.config, place.out).picture
     picture.mkdir(parents=True)
     with pytest.raises(UserError, match=r"picture.png must be writable"):
         carry_out(task, place, QUIET)
@@ -326,7 +329,7 @@ def test_a_run_that_was_moved_is_the_same_run(tmp_path):
         carry_out(task, place, QUIET)
     moved = tmp_path / "b" / "runs" / "mine"
     moved.parent.mkdir(parents=True)
-    run_of(task, place).folder.rename(moved)
+    run_of(task.name, task.config, place.out).folder.rename(moved)
     run = find_run(tmp_path, str(moved))
     _, record = carry_out(Toy(), place, QUIET, run=run)
     assert (record["run"], record["resumed"]) == ("mine", 1)
@@ -338,7 +341,7 @@ def test_a_checkpoint_of_another_version_is_not_taken(tmp_path, monkeypatch):
     carry_out(task, place, QUIET)
     monkeypatch.setattr(runs, "SCHEMA_VERSION", 2)
     with pytest.raises(UserError, match="must be of version 2; got version 1"):
-        run_of(task, place).load()
+        run_of(task.name, task.config, place.out).load()
 
 
 def test_weights_that_diverge_are_an_error_before_the_checkpoint(tmp_path):
@@ -353,7 +356,7 @@ def test_weights_that_diverge_are_an_error_before_the_checkpoint(tmp_path):
 def test_a_run_is_carried_out_once_at_a_time(tmp_path):
     task = Toy()
     place = Place(out=str(tmp_path), accelerator="cpu")
-    run = run_of(task, place)
+    run = run_of(task.name, task.config, place.out)
     run.create(task.name, task.config)
     with run.locked(), pytest.raises(UserError, match="once at a time"):
         carry_out(task, place, QUIET)
@@ -361,9 +364,9 @@ def test_a_run_is_carried_out_once_at_a_time(tmp_path):
 
 def test_a_stopped_run_says_how_to_go_on(tmp_path):
     task = Toy(at_step={5: lambda: os.kill(os.getpid(), signal.SIGTERM)})
-    with pytest.raises(Stopped, match=r"softorder resume .*runs/toy-toy-embedded-s0-"):
+    with pytest.raises(Stopped, match=r"softorder resume .*runs/toy-digits-embedded-s0-"):
         carry_out(task, Place(out=str(tmp_path), accelerator="cpu"), QUIET)
-    state = run_of(task, Place(out=str(tmp_path))).load()
+    state = run_of(task.name, task.config, tmp_path).load()
     assert state["progress"]["step"] == 6
 
 

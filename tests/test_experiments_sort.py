@@ -49,16 +49,6 @@ class Reader(nn.Module):
         return (digits * torch.tensor([10.0, 1.0])).sum(-1)
 
 
-@pytest.fixture
-def readable(monkeypatch):
-    """Images of 2 x 2 equal pixels that are the digit."""
-    labels = torch.arange(1000) % 10
-    images = labels.to(torch.uint8)[:, None, None, None].expand(1000, 1, 2, 2).contiguous()
-    pool = Pool(images, labels, white=16)
-    pools = {"train": pool, "validation": pool[:200], "test": pool[:400]}
-    monkeypatch.setattr(data, "load", lambda name: pools)
-
-
 def test_the_network_is_the_papers():
     network = DigitNetwork((1, 28, 112))
     shapes = {name: tuple(p.shape) for name, p in network.named_parameters()}
@@ -184,7 +174,7 @@ def test_losses_of_samples_are_added(readable):
 def test_digits_are_moved_when_training_only(readable):
     still, moving = task(), task(shift=1)
     for split, moves in (("train", True), ("test", False)):
-        images = [sort._sequences(split, 0, ALONE)[0] for sort in (still, moving)]
+        images = [sort.sequences(split, 0, ALONE)[0] for sort in (still, moving)]
         assert torch.equal(*images) is not moves
 
 
@@ -233,10 +223,10 @@ def test_an_epoch_is_as_long_as_the_papers(monkeypatch):
     monkeypatch.setattr(data, "load", lambda name: pools)
     sort = Sort(paper({"n": 5}))
     assert sort.steps_per_epoch == 55_000 // (4 * 20) == 687
-    assert sort._batches("validation") == 5_000 // 80
-    assert sort._batches("test") == 10_000 // 80
+    assert sort.batches("validation") == 5_000 // 80
+    assert sort.batches("test") == 10_000 // 80
     assert sort.images_per_step == 100
-    assert Sort(override(paper({}), {"test_batches": 500}))._batches("test") == 500
+    assert Sort(override(paper({}), {"test_batches": 500})).batches("test") == 500
 
 
 def test_the_papers_setting():
@@ -361,7 +351,7 @@ def test_every_relaxation_with_a_matrix_has_a_name():
 
 def test_steps_of_training_see_different_sequences(readable):
     sort = task()
-    draws = [sort._sequences(split, k, ALONE)[1] for split in ("train", "test") for k in range(3)]
+    draws = [sort.sequences(split, k, ALONE)[1] for split in ("train", "test") for k in range(3)]
     for left, right in itertools.combinations(draws, 2):
         assert not torch.equal(left, right)
     assert numpy.mean([draw.float().mean() for draw in draws]) == pytest.approx(49.5, abs=4)

@@ -1,4 +1,4 @@
-"""The command line: `softorder list | run | resume | show | data | info`."""
+"""The command line: `softorder list | run | sweep | resume | show | data | info`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from softorder_experiments.errors import UserError, choose
 
 if TYPE_CHECKING:
     from softorder_experiments.runs import Run
+    from softorder_experiments.sweeps import Sweep, Workers
 
 # Whatever needs torch is imported by the command that needs it: help must come at once.
 
@@ -43,6 +44,7 @@ app = _typer(
     "softorder list",
     "softorder run sort",
     "softorder run sort --n 9 --relaxation neuralsort --data mnist --preset short",
+    "softorder sweep table1 --dry-run",
     "softorder show results/",
 )
 run_app = _typer("Carry out an experiment.", "softorder run sort", "softorder run sort --help")
@@ -58,6 +60,15 @@ Again = Annotated[bool, typer.Option("--again", help="Begin anew, even if it is 
 Data = Annotated[str | None, typer.Option(help="digits, mnist, fashion-mnist or cifar10.")]
 Relaxation = Annotated[
     str | None, typer.Option(help="softsort, neuralsort, optimal-transport or softrank.")
+]
+N = Annotated[int | None, typer.Option(help="Numbers of a sequence.")]
+K = Annotated[int | None, typer.Option(help="How many neighbours vote.")]
+Stochastic = Annotated[
+    bool | None, typer.Option("--stochastic/--deterministic", help="Gumbel noise in training.")
+]
+Preset = Annotated[
+    str | None,
+    typer.Option(help="paper, short or embedded (default: embedded for digits, else paper)."),
 ]
 Seed = Annotated[int | None, typer.Option(help="Of the weights, the data and the noise.")]
 Set = Annotated[
@@ -76,16 +87,11 @@ Set = Annotated[
     ),
 )
 def run_sort(
-    n: Annotated[int | None, typer.Option(help="Numbers of a sequence.")] = None,
+    n: N = None,
     relaxation: Relaxation = None,
-    stochastic: Annotated[
-        bool | None, typer.Option("--stochastic/--deterministic", help="Gumbel noise in training.")
-    ] = None,
+    stochastic: Stochastic = None,
     data: Data = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(help="paper, short or embedded (default: embedded for digits, else paper)."),
-    ] = None,
+    preset: Preset = None,
     seed: Seed = None,
     settings: Set = None,
     out: Out = Path(Place.out),
@@ -98,6 +104,93 @@ def run_sort(
     given = {"n": n, "relaxation": relaxation, "stochastic": stochastic, "data": data, "seed": seed}
     place = Place(str(out), accelerator, devices, checkpoint_seconds)
     _run("sort", preset, given, settings or [], place, again)
+
+
+@run_app.command(
+    "median",
+    epilog=_examples(
+        "softorder run median",
+        "softorder run median --n 9 --data mnist --relaxation neuralsort",
+        "softorder run median --n 5 --data mnist --stochastic --set epochs=3",
+        "softorder run median --set of_soft_image=true",
+    ),
+)
+def run_median(
+    n: N = None,
+    relaxation: Relaxation = None,
+    stochastic: Stochastic = None,
+    data: Data = None,
+    preset: Preset = None,
+    seed: Seed = None,
+    settings: Set = None,
+    out: Out = Path(Place.out),
+    accelerator: Accelerator = Place.accelerator,
+    devices: Devices = Place.devices,
+    checkpoint_seconds: CheckpointSeconds = Place.checkpoint_seconds,
+    again: Again = False,
+) -> None:
+    """Say the median of handwritten numbers, learnt from its value alone (Table 2)."""
+    given = {"n": n, "relaxation": relaxation, "stochastic": stochastic, "data": data, "seed": seed}
+    place = Place(str(out), accelerator, devices, checkpoint_seconds)
+    _run("median", preset, given, settings or [], place, again)
+
+
+@run_app.command(
+    "knn",
+    epilog=_examples(
+        "softorder run knn",
+        "softorder run knn --data mnist --preset short",
+        "softorder run knn --data cifar10 --k 9 --stochastic --set tau=64",
+        "softorder run knn --data mnist --set units=500 --set reduction=sum",
+    ),
+)
+def run_knn(
+    k: K = None,
+    relaxation: Relaxation = None,
+    stochastic: Stochastic = None,
+    data: Data = None,
+    preset: Preset = None,
+    seed: Seed = None,
+    settings: Set = None,
+    out: Out = Path(Place.out),
+    accelerator: Accelerator = Place.accelerator,
+    devices: Devices = Place.devices,
+    checkpoint_seconds: CheckpointSeconds = Place.checkpoint_seconds,
+    again: Again = False,
+) -> None:
+    """Classify images by nearest neighbours, learnt through their soft order (Table 3)."""
+    given = {"k": k, "relaxation": relaxation, "stochastic": stochastic, "data": data, "seed": seed}
+    place = Place(str(out), accelerator, devices, checkpoint_seconds)
+    _run("knn", preset, given, settings or [], place, again)
+
+
+@run_app.command(
+    "baseline",
+    epilog=_examples(
+        "softorder run baseline pixels --data mnist",
+        "softorder run baseline pca --set components=30",
+        "softorder run baseline autoencoder --data mnist --preset short",
+        "softorder run baseline classifier --data fashion-mnist",
+    ),
+)
+def run_baseline(
+    method: Annotated[str, typer.Argument(help="pixels, pca, autoencoder or classifier.")],
+    data: Data = None,
+    preset: Preset = None,
+    seed: Seed = None,
+    settings: Set = None,
+    out: Out = Path(Place.out),
+    accelerator: Accelerator = Place.accelerator,
+    devices: Devices = Place.devices,
+    checkpoint_seconds: CheckpointSeconds = Place.checkpoint_seconds,
+    again: Again = False,
+) -> None:
+    """Classify images by what Table 3 compares with: other features, or no neighbours."""
+    from softorder_experiments.tasks import BASELINES
+
+    choose("baseline", method, {baseline.name: baseline for baseline in BASELINES})
+    place = Place(str(out), accelerator, devices, checkpoint_seconds)
+    _run(method, preset, {"data": data, "seed": seed}, settings or [], place, again)
 
 
 def _run(
@@ -135,6 +228,91 @@ def _carry_out(
         raise typer.Exit(_STOPPED_BY_USER) from None
     if outcome is not None:
         tables.show_result(console, *outcome)
+
+
+@app.command(
+    epilog=_examples(
+        "softorder sweep table1 --dry-run",
+        "softorder sweep table1 --data digits --seeds 2 --n 5 --deterministic",
+        "softorder sweep table2 --grid --engine ray --address auto",
+        "softorder sweep table3 --data mnist --preset short --engine dask --address HOST:8786",
+    )
+)
+def sweep(
+    table: Annotated[str, typer.Argument(help="table1 (sort), table2 (median) or table3 (knn).")],
+    seeds: Annotated[int, typer.Option(help="How many, from 0.")] = 10,
+    grid: Annotated[
+        bool, typer.Option("--grid", help="Search the paper's grid with seed 0 first.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan, and how long it would take.")
+    ] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Name every run, and do nothing.")] = False,
+    engine: Annotated[str, typer.Option(help="local, ray or dask.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray or Dask cluster; without it, one starts here.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at once (default: as many as there are cores).")
+    ] = None,
+    threads: Annotated[int, typer.Option(help="Of each run on the CPU.")] = 1,
+    n: Annotated[
+        list[int] | None, typer.Option(help="Only these lengths of sequences; repeat it.")
+    ] = None,
+    relaxation: Annotated[
+        list[str] | None, typer.Option(help="These instead of both of the paper; repeat it.")
+    ] = None,
+    stochastic: Annotated[
+        bool | None, typer.Option("--stochastic/--deterministic", help="Only with, or without.")
+    ] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="These instead of the paper's; repeat it.")
+    ] = None,
+    baselines: Annotated[
+        bool, typer.Option("--baselines/--no-baselines", help="Of table 3.")
+    ] = True,
+    preset: Preset = None,
+    settings: Set = None,
+    out: Out = Path(Place.out),
+    accelerator: Accelerator = Place.accelerator,
+    checkpoint_seconds: CheckpointSeconds = Place.checkpoint_seconds,
+) -> None:
+    """Carry out all runs behind a table: what is finished stays, what was stopped goes on."""
+    from softorder_experiments import sweeps
+
+    choice = sweeps.Choice(
+        tuple(n or ()),
+        tuple(relaxation or ()),
+        stochastic,
+        tuple(data or ()),
+        preset,
+        tuple(settings or ()),
+        baselines,
+    )
+    workers = sweeps.Workers(engine, address, jobs, threads)
+    place = Place(str(out), accelerator, checkpoint_seconds=checkpoint_seconds)
+    planned = sweeps.Sweep(table, sweeps.plan(table, choice), seeds, grid, place, threads)
+    console = Console()
+    if list_:
+        sweeps.list_runs(console, planned)
+    elif dry_run:
+        sweeps.show_dry_run(console, planned, workers)
+    else:
+        _sweep(console, planned, workers)
+
+
+def _sweep(console: Console, planned: Sweep, workers: Workers) -> None:
+    from softorder_experiments import sweeps
+
+    try:
+        sweeps.carry_out_sweep(planned, workers, console)
+    except (sweeps.SweepStopped, KeyboardInterrupt):
+        console.print("\nStopped; the same command goes on from the checkpoints.")
+        raise typer.Exit(_STOPPED_BY_USER) from None
+    rows = planned.write_summary()
+    sweeps.show_summary(console, planned, rows)
+    if any(run["test"] is None for row in rows for run in row["runs"] or [{"test": None}]):
+        raise typer.Exit(1)
 
 
 @app.command(

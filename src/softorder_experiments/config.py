@@ -16,54 +16,70 @@ from softorder_experiments.schedules import SCHEDULES
 
 # Those that keep no state between steps, which a checkpoint would have to hold.
 PRECISIONS: dict[str, None] = {"32-true": None, "bf16-mixed": None}
-C = TypeVar("C", bound="Training")
+C = TypeVar("C", bound="Settings")
 
 
 @dataclass(frozen=True)
-class Training:
-    """What every task has: together with the code, it decides every number of a run.
+class Settings:
+    """What every experiment has: together with the code, it decides every number of a run.
 
     Args:
         preset: The name of the preset it began as.
         data: The data set.
         seed: Of the weights, the data and the noise.
-        epochs: How often to train and validate.
-        batch: Sequences of a minibatch, over all processes.
-        lr: The learning rate, at its highest.
-        schedule: How the rate goes on: `constant`, or `cosine` down to 0 after a warm-up.
-        warmup: The share of all steps in which a schedule other than `constant` rises.
-        averaging: The decay of the running average of the weights that is evaluated; 0 is none.
-        initialization: How weights are drawn: `truncated-normal` or `he-normal`.
-        precision: As Lightning Fabric names it: `32-true`, or `bf16-mixed` where it pays.
     """
 
     preset: str = "embedded"
     data: str = "digits"
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the values that stand on their own."""
+        require(self, "seed", 0 <= self.seed < 2**32, "from 0 to 2^32 - 1")
+
+    @property
+    def label(self) -> str:
+        """Return what tells this run from others, for the eye: a part of its name."""
+        return self.data
+
+    def fingerprint(self) -> str:
+        """Return eight letters that tell this configuration from any other."""
+        text = json.dumps([type(self).__name__, dataclasses.asdict(self)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True)
+class Training(Settings):
+    """What every task that learns has.
+
+    Args:
+        epochs: How often to train and validate.
+        batch: Sequences or images of a minibatch, over all processes.
+        lr: The learning rate, at its highest.
+        schedule: How the rate goes on: `constant`, or `cosine` down to 0 after a warm-up.
+        warmup: The share of all steps in which a schedule other than `constant` rises.
+        averaging: The decay of the running average of the weights that is evaluated; 0 is none.
+        precision: As Lightning Fabric names it: `32-true`, or `bf16-mixed` where it pays.
+    """
+
     epochs: int = 100
     batch: int = 20
     lr: float = 0.005
     schedule: str = "constant"
     warmup: float = 0.05
     averaging: float = 0.0
-    initialization: str = "truncated-normal"
     precision: str = "32-true"
 
     def __post_init__(self) -> None:
         """Check the values that stand on their own."""
+        super().__post_init__()
         for name in ("epochs", "batch"):
             require(self, name, getattr(self, name) >= 1, "at least 1")
-        require(self, "seed", 0 <= self.seed < 2**32, "from 0 to 2^32 - 1")
         require(self, "lr", 0 < self.lr < float("inf"), "positive")
         require(self, "warmup", 0 <= self.warmup < 1, "from 0 to less than 1")
         require(self, "averaging", 0 <= self.averaging < 1, "from 0 to less than 1")
         choose("schedule", self.schedule, SCHEDULES)
         choose("precision", self.precision, PRECISIONS)
-
-    def fingerprint(self) -> str:
-        """Return eight letters that tell this configuration from any other."""
-        text = json.dumps([type(self).__name__, dataclasses.asdict(self)], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)
@@ -110,7 +126,7 @@ def override(config: C, changes: Mapping[str, Any]) -> C:
     return dataclasses.replace(config, **changes)
 
 
-def parse_settings(config_type: type[Training], settings: Sequence[str]) -> dict[str, Any]:
+def parse_settings(config_type: type[Settings], settings: Sequence[str]) -> dict[str, Any]:
     """Read settings such as `lr=0.005` with the types of the fields."""
     changes: dict[str, Any] = {}
     kinds = typing.get_type_hints(config_type)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import platform
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -14,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 _LINE_SECONDS = 30.0
+_STATUS_SECONDS = 1.0
 
 
 class Display(ABC):
@@ -48,7 +53,12 @@ class Display(ABC):
 
     def warn(self, text: str) -> None:
         """Say a line, in the middle of anything else: called by signals."""
-        os.write(sys.stderr.fileno(), f"\n{text}\n".encode())
+        say_at_once(text)
+
+
+def say_at_once(text: str) -> None:
+    """Say a line on the standard error, whatever else is being written: for signals."""
+    os.write(sys.stderr.fileno(), f"\n{text}\n".encode())
 
 
 def make_display(console: Console, metric: str) -> Display:
@@ -103,12 +113,12 @@ class Live(Display):
             completed=step,
             epoch=(step - 1) // self._steps_per_epoch + 1,
             rate=f"{self._clock.rate(step):.1f} steps/s",
-            loss=f"{loss:.3f}",
+            loss=f"{loss:.4g}",
         )
 
     def epoch(self, entry: Mapping[str, Any]) -> None:
         """Show the metric."""
-        self._progress.update(self._task, metric=f"{entry['validation'][self._metric]:.3f}")
+        self._progress.update(self._task, metric=f"{entry['validation'][self._metric]:.4g}")
 
     def note(self, text: str) -> None:
         """Say a line above the bar."""
@@ -130,12 +140,12 @@ class Lines(Display):
     def step(self, step: int, loss: float) -> None:
         """Say a line if the last is some time ago."""
         if time.monotonic() - self._last >= _LINE_SECONDS:
-            self._line(step, f"loss {loss:.3f}")
+            self._line(step, f"loss {loss:.4g}")
 
     def epoch(self, entry: Mapping[str, Any]) -> None:
         """Say a line."""
         value = entry["validation"][self._metric]
-        text = f"loss {entry['loss']:.3f}  {_words(self._metric)} {value:.3f}"
+        text = f"loss {entry['loss']:.4g}  {_words(self._metric)} {value:.4g}"
         self._line(entry["step"], text)
 
     def note(self, text: str) -> None:
@@ -151,6 +161,60 @@ class Lines(Display):
             f"epoch {epoch}/{self._epochs}  step {step}  {rate:.1f} steps/s  "
             f"{left / 60:.1f} min left  {text}"
         )
+
+
+class StatusFile(Display):
+    """Writes how far a run is into a file, for whoever watches a sweep.
+
+    Args:
+        path: The file, in a folder that is there when training begins.
+        metric: The validation metric to tell.
+    """
+
+    def __init__(self, path: Path, metric: str) -> None:
+        self._path, self._metric = path, metric
+        self._last = 0.0
+
+    def begin(self, step: int, steps_per_epoch: int, epochs: int) -> None:
+        """Say where it runs."""
+        self._steps_per_epoch = steps_per_epoch
+        self._clock = _Rate(step)
+        self._status = {
+            "where": f"{platform.node()}:{os.getpid()}",
+            "epoch": step // steps_per_epoch + 1,
+            "epochs": epochs,
+            "step": step,
+            "rate": 0.0,
+            "loss": float("nan"),
+            "metric": None,
+        }
+        self._write()
+
+    def step(self, step: int, loss: float) -> None:
+        """Say how far it is, once in a second."""
+        epoch = (step - 1) // self._steps_per_epoch + 1
+        rate = self._clock.rate(step)
+        self._status |= {"epoch": epoch, "step": step, "rate": rate, "loss": loss}
+        if time.monotonic() - self._last >= _STATUS_SECONDS:
+            self._write()
+
+    def epoch(self, entry: Mapping[str, Any]) -> None:
+        """Say the metric."""
+        self._status["metric"] = entry["validation"][self._metric]
+
+    def note(self, text: str) -> None:
+        """Say nothing."""
+
+    def warn(self, text: str) -> None:
+        """Say nothing."""
+
+    def _write(self) -> None:
+        self._last = time.monotonic()
+        partial = self._path.with_suffix(".partial")
+        # Nothing depends on it: a full disk stops the run when a checkpoint is written.
+        with contextlib.suppress(OSError):
+            partial.write_text(json.dumps(self._status))
+            partial.replace(self._path)
 
 
 class Silent(Display):

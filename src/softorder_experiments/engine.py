@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import logging
 import signal
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,14 @@ from softorder_experiments.display import Display
 from softorder_experiments.errors import UserError, writing
 from softorder_experiments.runs import SCHEMA_VERSION, Record, Run, append_record
 from softorder_experiments.schedules import SCHEDULES
-from softorder_experiments.tasks.base import Processes, Task, derive_seed
+from softorder_experiments.tasks.base import (
+    Experiment,
+    Measurement,
+    Metrics,
+    Processes,
+    Task,
+    derive_seed,
+)
 
 _DISPLAY_SECONDS = 0.25
 
@@ -92,6 +100,13 @@ class Trainer:
             self.display.begin(self.progress.step, self.task.steps_per_epoch, self.config.epochs)
             self._train(asked)
             return self._finish()
+
+    def steps(self, count: int) -> None:
+        """Make some steps and nothing else, to see how long they take."""
+        for _ in range(count):
+            self._step()
+        if self.fabric.device.type == "cuda":
+            torch.cuda.synchronize()
 
     def _set_up(self) -> None:
         torch.manual_seed(self.config.seed)
@@ -168,16 +183,14 @@ class Trainer:
         }
         progress.curve.append(entry)
         self._loss_sum.zero_()
-        if progress.best is None or self._score(entry) > self._score(progress.best):
+        score = self.task.score
+        if progress.best is None or score(entry["validation"]) > score(progress.best["validation"]):
             progress.best = entry
             self._best = {
                 name: value.detach().clone() for name, value in self._evaluated.state_dict().items()
             }
         self.display.step(progress.step, entry["loss"])
         self.display.epoch(entry)
-
-    def _score(self, entry: dict[str, Any]) -> float:
-        return entry["validation"][self.task.selection]
 
     def _evaluate(self, split: str) -> dict[str, float]:
         network = self._evaluated.eval()
@@ -205,15 +218,11 @@ class Trainer:
 
     def _describe(self, test: dict[str, float]) -> Record:
         progress = self.progress
+        best: dict[str, Any] = progress.best or {}
         images = progress.step * self.task.images_per_step
         return {
-            "schema": SCHEMA_VERSION,
-            "run": self.run.name,
-            "task": self.task.name,
-            "config": dataclasses.asdict(self.config),
-            "seed": self.config.seed,
-            "metrics": {"test": test, "validation": (progress.best or {})["validation"]},
-            "best_epoch": (progress.best or {})["epoch"],
+            **_heading(self.task, self.run, {"test": test, "validation": best["validation"]}),
+            "best_epoch": best["epoch"],
             "curve": progress.curve,
             "seconds": round(progress.seconds, 3),
             "images_per_second": round(images / max(progress.train_seconds, 1e-9), 1),
@@ -296,6 +305,36 @@ class Trainer:
         return self._gather(mine).any(0).tolist()
 
 
+def measure(task: Measurement[Any], run: Run, fabric: Fabric) -> Record:
+    """Measure what needs no training, append the record, and return it."""
+    began, origin = time.monotonic(), machine.describe()
+    alone = Processes(0, 1, fabric.device, lambda tensor: tensor)
+    with torch.inference_mode():
+        metrics = {split: task.evaluate(split, alone) for split in ("validation", "test")}
+    record = {
+        **_heading(task, run, metrics),
+        "curve": [],
+        "seconds": round(time.monotonic() - began, 3),
+        "device": fabric.device.type,
+        "threads": torch.get_num_threads(),
+        **origin,
+    }
+    append_record(run.records, record)
+    run.finish()
+    return record
+
+
+def _heading(task: Experiment[Any], run: Run, metrics: Mapping[str, Metrics]) -> Record:
+    return {
+        "schema": SCHEMA_VERSION,
+        "run": run.name,
+        "task": task.name,
+        "config": dataclasses.asdict(task.config),
+        "seed": task.config.seed,
+        "metrics": metrics,
+    }
+
+
 def make_fabric(place: Place, precision: str) -> Fabric:
     """Return Lightning's Fabric for a place; its processes are not launched yet."""
     # It tells of every process that it starts.
@@ -319,9 +358,13 @@ def make_fabric(place: Place, precision: str) -> Fabric:
 def stop_signals(warn: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
     """Turn the first Ctrl-C (or SIGTERM) into a question that is asked between steps.
 
-    The second stops at once; the last checkpoint is then where a resumed run begins.
+    The second stops at once; the last checkpoint is then where a resumed run begins. Python gives
+    signals to the main thread alone: in another, such as a Dask worker's, nobody asks.
     """
     asked = False
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
 
     def ask(number: int, frame: object) -> None:
         nonlocal asked

@@ -27,6 +27,10 @@ class UserError(Exception):
         self.expected, self.received, self.fix = expected, received, fix
         super().__init__(f"{expected}; got {received}. {fix}")
 
+    def __reduce__(self) -> tuple[type[UserError], tuple[str, str, str]]:
+        """Say how it is made again in another process."""
+        return UserError, (self.expected, self.received, self.fix)
+
 
 def choose(kind: str, name: str, choices: Mapping[str, T]) -> T:
     """Return the choice of that name; for any other, an error with the nearest valid name."""

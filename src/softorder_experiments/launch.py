@@ -4,48 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from pathlib import Path
 from typing import Any
 
+from lightning_fabric import Fabric
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 
-from softorder_experiments.config import Place
-from softorder_experiments.display import Silent, make_display
-from softorder_experiments.engine import Interrupted, Trainer, make_fabric
+from softorder_experiments.config import Place, Training
+from softorder_experiments.display import Display, Silent, make_display
+from softorder_experiments.engine import Interrupted, Trainer, make_fabric, measure
 from softorder_experiments.errors import UserError
 from softorder_experiments.memory import keep_freed_memory
-from softorder_experiments.runs import Record, Run
-from softorder_experiments.tasks.base import Task
+from softorder_experiments.runs import Record, Run, run_of
+from softorder_experiments.tasks.base import Measurement, Task
 
 
 class Stopped(Exception):
     """A run that was interrupted; says how to go on."""
 
 
-def run_of(task: Task[Any], place: Place) -> Run:
-    """Return the run of a task: the same configuration, the same run."""
-    config = task.config
-    name = f"{task.name}-{task.label}-{config.preset}-s{config.seed}-{config.fingerprint()}"
-    return Run(Path(place.out), name)
-
-
 def carry_out(
-    task: Task[Any], place: Place, console: Console, *, run: Run | None = None, again: bool = False
+    task: Task[Any] | Measurement[Any],
+    place: Place,
+    console: Console,
+    *,
+    run: Run | None = None,
+    again: bool = False,
+    display: Display | None = None,
 ) -> tuple[Run, Record] | None:
     """Run a task to its end, from its checkpoint if it has one; return its record.
 
     A run that is finished is not run twice, unless `again` is asked for. With several processes,
     all but the first return None.
     """
-    if task.config.batch % place.devices:
-        raise UserError(
-            f"the batch must divide by the {place.devices} devices",
-            f"a batch of {task.config.batch}",
-            "Change --devices, or the batch with --set batch=...",
-        )
-    fabric = make_fabric(place, task.config.precision)
-    run = run or run_of(task, place)
+    fabric = _fabric_of(task, place)
+    run = run or run_of(task.name, task.config, place.out)
     # Lightning starts further processes with the same command, and tells them which they are.
     is_first = getattr(rank_zero_only, "rank", 0) == 0
     with contextlib.ExitStack() as stack:
@@ -59,11 +52,16 @@ def carry_out(
                 return run, record
             run.begin(again=again)
             console.print(f"run {run.name}", highlight=False, soft_wrap=True)
-        display = make_display(console, task.selection) if is_first else Silent()
+        display = display or make_display(console, task.selection)
         keep_freed_memory()
         try:
             fabric.launch()
-            record = Trainer(task, run, fabric, display, place.checkpoint_seconds).fit()
+            if isinstance(task, Task):
+                record = Trainer(
+                    task, run, fabric, display if is_first else Silent(), place.checkpoint_seconds
+                ).fit()
+            else:
+                record = measure(task, run, fabric)
         except (Interrupted, KeyboardInterrupt) as error:
             if not is_first:
                 return None
@@ -78,6 +76,25 @@ def carry_out(
                 f"Mend it, then: {_resume(run, place)}",
             ) from error
     return (run, record) if is_first else None
+
+
+def _fabric_of(task: Task[Any] | Measurement[Any], place: Place) -> Fabric:
+    """Return the devices for a task that can be shared among them."""
+    if isinstance(task, Measurement):
+        if place.devices > 1:
+            raise UserError(
+                f"{task.name}, where nothing is trained, must have one device",
+                f"{place.devices} devices",
+                "Leave --devices out",
+            )
+        return make_fabric(place, Training.precision)
+    if task.config.batch % place.devices:
+        raise UserError(
+            f"the batch must divide by the {place.devices} devices",
+            f"a batch of {task.config.batch}",
+            "Change --devices, or the batch with --set batch=...",
+        )
+    return make_fabric(place, task.config.precision)
 
 
 def _resume(run: Run, place: Place) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,8 @@ def draw_sorting(
         axes.imshow(image.numpy(), cmap="gray_r")
         axes.set_axis_off()
     _draw_matrix(middle.subplots(), values, matrix)
-    _draw_curve(right.subplots(), record)
-    figure.savefig(path, dpi=120, metadata={"Software": None})
-    plt.close(figure)
+    _draw_curve(right.subplots(), record, ["elements_right", "permutations_right"])
+    _save(figure, path)
 
 
 def _draw_matrix(axes: Any, values: Tensor, matrix: Tensor) -> None:
@@ -51,10 +50,36 @@ def _draw_matrix(axes: Any, values: Tensor, matrix: Tensor) -> None:
     axes.scatter(order, range(len(order)), s=60, facecolors="none", edgecolors="tab:orange")
 
 
-def _draw_curve(axes: Any, record: Mapping[str, Any]) -> None:
+def draw_medians(truth: Tensor, predicted: Tensor, record: Mapping[str, Any], path: Path) -> None:
+    """Draw predicted medians against the true ones, and the learning curve."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    left.scatter(truth, predicted, s=10, color="tab:blue")
+    ends = (0.0, float(truth.max()))
+    left.plot(ends, ends, color="0.7", linewidth=1)
+    left.set_title("medians of test sequences", fontsize=10)
+    left.set_xlabel("true")
+    left.set_ylabel("predicted")
+    _draw_curve(right, record, ["spearman", "medians_found"])
+    _save(figure, path)
+
+
+def draw_accuracy(record: Mapping[str, Any], path: Path) -> None:
+    """Draw the learning curve of a classifier."""
+    figure, axes = plt.subplots(figsize=(5, 3.6), layout="constrained")
+    _draw_curve(axes, record, ["accuracy"])
+    axes.set_ylim(auto=True)
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    figure.savefig(path, dpi=120, metadata={"Software": None})
+    plt.close(figure)
+
+
+def _draw_curve(axes: Any, record: Mapping[str, Any], metrics: Sequence[str]) -> None:
     curve = record["curve"]
     epochs = [entry["epoch"] for entry in curve]
-    for metric, style in (("elements_right", "-"), ("permutations_right", "--")):
+    for metric, style in zip(metrics, ("-", "--"), strict=False):
         shares = [entry["validation"][metric] for entry in curve]
         axes.plot(epochs, shares, style, color="tab:blue", label=metric.replace("_", " "))
     axes.set_ylim(0, 1)
@@ -62,7 +87,6 @@ def _draw_curve(axes: Any, record: Mapping[str, Any]) -> None:
     axes.set_title("validation, and the training loss", fontsize=10)
     loss = axes.twinx()
     loss.plot(epochs, [entry["loss"] for entry in curve], color="0.7", label="loss (right axis)")
-    loss.set_ylim(bottom=0)
     handles = [*axes.get_lines(), *loss.get_lines()]
     axes.legend(handles, [line.get_label() for line in handles], loc="center right", frameon=False)
     axes.spines["top"].set_visible(False)

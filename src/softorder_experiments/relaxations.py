@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import softorder as so
 from softorder_experiments.errors import choose
 
@@ -16,3 +19,18 @@ RELAXATIONS: dict[str, type[so.PermutationRelaxation]] = {
 def relaxation(name: str, tau: float) -> so.PermutationRelaxation:
     """Return a relaxation at a temperature, whatever its paper calls it: it is the first field."""
     return choose("relaxation", name, RELAXATIONS)(tau)  # pyright: ignore[reportCallIssue]
+
+
+@dataclass(frozen=True)
+class Noisy(so.Relaxation):
+    """A relaxation of scores with Gumbel noise, drawn anew each time: the paper's stochastic ones.
+
+    Args:
+        relaxation: What softens the noisy scores.
+    """
+
+    relaxation: so.PermutationRelaxation
+
+    def permutation(self, scores: Any, *, dim: int = -1, mask: Any = None) -> so.SoftPermutation:
+        """Relax the permutation that sorts scores with noise."""
+        return so.PlackettLuce(scores, self.relaxation, dim=dim, mask=mask).rsample()

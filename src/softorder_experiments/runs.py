@@ -15,7 +15,7 @@ from typing import Any
 import filelock
 import torch
 
-from softorder_experiments.config import Training
+from softorder_experiments.config import Settings
 from softorder_experiments.errors import UserError, replace, writing
 
 SCHEMA_VERSION = 1
@@ -35,11 +35,14 @@ class Run:
         self.records = out / "results.jsonl"
         self.checkpoint = self.folder / "checkpoint.pt"
         self.picture = self.folder / "picture.png"
+        # While a sweep carries it out: how far it is, and why it failed.
+        self.status = self.folder / "status.json"
+        self.failure = self.folder / "failure.txt"
         self._config = self.folder / "config.json"
         # There from the beginning until the record is written.
         self._unfinished = self.folder / _UNFINISHED
 
-    def create(self, task: str, config: Training) -> None:
+    def create(self, task: str, config: Settings) -> None:
         """Make the folder, and write what is needed to resume."""
         fields = {"schema": SCHEMA_VERSION, "task": task, "config": dataclasses.asdict(config)}
         with writing(self.folder):
@@ -105,18 +108,24 @@ class Run:
 
     def record(self) -> Record | None:
         """Return the newest record of this run; None if it is not finished."""
-        found = [record for record in read_records(self.records) if record["run"] == self.name]
-        return found[-1] if found and not self._unfinished.exists() else None
+        return finished_runs(self.out).get(self.name)
 
     def begin(self, *, again: bool) -> None:
         """Say that the run is not finished; to begin again, forget how far it was."""
         replace(self._unfinished, b"")
+        self.failure.unlink(missing_ok=True)
         if again:
             self.checkpoint.unlink(missing_ok=True)
 
     def finish(self) -> None:
         """Say that the record is written."""
         self._unfinished.unlink(missing_ok=True)
+
+
+def run_of(task: str, config: Settings, out: str | Path) -> Run:
+    """Return the run of a task: the same configuration, the same run."""
+    words = (task, config.label, config.preset, f"s{config.seed}", config.fingerprint())
+    return Run(Path(out), "-".join(words))
 
 
 def find_run(out: Path, text: str) -> Run:
@@ -140,6 +149,13 @@ def find_run(out: Path, text: str) -> Run:
         repr(text),
         "`softorder show` lists them; --out names another folder",
     )
+
+
+def finished_runs(out: Path) -> dict[str, Record]:
+    """Return the newest record of each run that is finished."""
+    begun = {folder.name for folder in unfinished_runs(out)}
+    records = read_records(out / "results.jsonl")
+    return {record["run"]: record for record in records if record["run"] not in begun}
 
 
 def unfinished_runs(out: Path) -> list[Path]:

@@ -24,14 +24,16 @@ def show_result(console: Console, run: Run, record: Record) -> None:
         validation = record["metrics"]["validation"][metric]
         table.add_row(metric.replace("_", " "), _number(validation), _number(test))
     console.print(table)
-    console.print(
-        f"Chosen by validation: epoch {record['best_epoch']} of {len(record['curve'])}. "
-        f"{_duration(record['seconds'])}, {record['images_per_second']:,.0f} images a second.",
-        highlight=False,
-    )
+    if record["curve"]:
+        text = f"Chosen by validation: epoch {record['best_epoch']} of {len(record['curve'])}. "
+        rate = f", {record['images_per_second']:,.0f} images a second."
+    else:
+        text, rate = "Nothing was trained. ", "."
+    console.print(f"{text}{duration(record['seconds'])}{rate}", highlight=False)
     files = {"record": run.records, "picture": run.picture, "model": run.checkpoint}
     for what, path in files.items():
-        console.print(f"{what:>8}  {path}", highlight=False, soft_wrap=True)
+        if path.exists():
+            console.print(f"{what:>8}  {path}", highlight=False, soft_wrap=True)
 
 
 def show_records(console: Console, records: Sequence[Record], where: Path) -> None:
@@ -57,7 +59,7 @@ def _table_of(task: str, records: Sequence[Record]) -> Table:
             record["run"],
             str(len(record["curve"])),
             *(_number(record["metrics"]["test"][name]) for name in shares),
-            _duration(record["seconds"]),
+            duration(record["seconds"]),
         )
     return table
 
@@ -79,9 +81,15 @@ def list_everything(console: Console) -> None:
 
 
 def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Say a time in words that suit its length."""
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"

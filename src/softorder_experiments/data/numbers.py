@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from softorder_experiments.data.augment import cut_out
 from softorder_experiments.data.datasets import Pool
 from softorder_experiments.errors import UserError
 
@@ -68,6 +69,5 @@ class LargeNumbers:
         _, height, width = self._shape
         places = torch.randint(2 * self.shift + 1, (2, *shape, self.digits), generator=generator)
         rows, columns = places[:, share].flatten(1)
-        windows = padded.flatten(0, -4).unfold(-2, height, 1).unfold(-2, width, 1)
-        moved = windows[torch.arange(len(rows)), :, rows, columns]
+        moved = cut_out(padded.flatten(0, -4), rows, columns, (height, width))
         return moved.reshape(*padded.shape[:-2], height, width)

@@ -12,9 +12,10 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from softorder_experiments.config import Training
+from softorder_experiments.config import Settings, Training
 
-C = TypeVar("C", bound=Training)
+S = TypeVar("S", bound=Settings)
+T = TypeVar("T", bound=Training)
 Metrics = dict[str, float]
 
 
@@ -40,29 +41,41 @@ class Processes:
         return slice(self.rank * size, (self.rank + 1) * size)
 
 
-class Task(ABC, Generic[C]):
-    """An experiment: data, network, loss and metrics. The engine does the rest.
+class Experiment(ABC, Generic[S]):
+    """What has a name, settings and a record: a task to learn, or something to measure."""
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    config_type: ClassVar[type[Settings]]
+    presets: ClassVar[Mapping[str, Callable[..., Any]]]
+    """Preset name -> a configuration for the given keyword arguments, which it depends on."""
+    selection: ClassVar[str]
+    """The validation metric that chooses the model."""
+
+    def __init__(self, config: S) -> None:
+        self.config: S = config
+
+    @classmethod
+    def score(cls, validation: Metrics) -> float:
+        """Return how good a model is by its validation; the larger the better."""
+        return validation[cls.selection]
+
+
+class Measurement(Experiment[S]):
+    """An experiment in which nothing is trained."""
+
+    @abstractmethod
+    def evaluate(self, split: str, processes: Processes) -> Metrics:
+        """Return the metrics on "validation" or "test"; there is one process."""
+
+
+class Task(Experiment[T]):
+    """Something to learn: data, network, loss and metrics. The engine does the rest.
 
     A task holds nothing that changes: what it draws comes from `stream`, which depends on the seed
     and the step alone, or from torch's global source, which the engine seeds anew for each step and
     process. So a resumed run is the same as one that was never stopped.
     """
-
-    name: ClassVar[str]
-    about: ClassVar[str]
-    config_type: ClassVar[type[Training]]
-    presets: ClassVar[Mapping[str, Callable[..., Any]]]
-    """Preset name -> a configuration for the given keyword arguments, which it depends on."""
-    selection: ClassVar[str]
-    """The validation metric that chooses the model; the larger the better."""
-
-    def __init__(self, config: C) -> None:
-        self.config: C = config
-
-    @property
-    @abstractmethod
-    def label(self) -> str:
-        """Return a few words for the names of runs."""
 
     @property
     @abstractmethod
@@ -73,6 +86,10 @@ class Task(ABC, Generic[C]):
     @abstractmethod
     def images_per_step(self) -> int:
         """Return how many images pass through the network in a training step."""
+
+    @abstractmethod
+    def images_to_evaluate(self, split: str) -> int:
+        """Return how many images pass through the network in a validation, or in the test."""
 
     @abstractmethod
     def network(self) -> nn.Module:

@@ -1,6 +1,8 @@
-"""The networks of the paper."""
+"""The paper's network for large handwritten numbers."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +35,28 @@ class DigitNetwork(nn.Module):
         # In bfloat16, scores have 256 levels: too few to tell numbers apart.
         with torch.autocast(x.device.type, enabled=False):
             return self.output(self.hidden(x.float().flatten(1)).relu()).view(batch)
+
+
+class MedianNetwork(nn.Module):
+    """Two networks alike: one scores numbers to find the median, one says what a number is."""
+
+    def __init__(self, image_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.scores = DigitNetwork(image_shape)
+        self.values = DigitNetwork(image_shape)
+
+    def forward(
+        self, images: Tensor, weigh: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return a score and a value for each image (..., n, channels, height, width).
+
+        With `weigh`, which makes weights (samples, ..., n) of the scores, the value is that of the
+        weighted mean of the images: (samples, ...).
+        """
+        scores = self.scores(images)
+        if weigh is None:
+            return scores, self.values(images)
+        return scores, self.values(torch.einsum("s...n,...nchw->s...chw", weigh(scores), images))
 
 
 def truncated_normal(network: nn.Module) -> None:

@@ -1,0 +1,40 @@
+"""How long a run would take, from a few of its steps."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from softorder_experiments.display import Silent
+from softorder_experiments.engine import Trainer, make_fabric
+from softorder_experiments.memory import keep_freed_memory
+from softorder_experiments.runs import Run
+from softorder_experiments.sweeps.sweep import Job
+from softorder_experiments.tasks import TASKS, Measurement
+
+_WARM_UP, _MEASURED = 2, 5
+# Without the backward pass, which takes about twice the time of the forward one.
+_SHARE_OF_FORWARD = 1 / 3
+
+
+def estimate(job: Job) -> float | None:
+    """Return the seconds of a whole run on this worker; None where nothing is trained."""
+    torch.set_num_threads(job.threads)
+    keep_freed_memory()
+    task = TASKS[job.task](job.config)
+    if isinstance(task, Measurement):
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        fabric = make_fabric(job.place, task.config.precision)
+        trainer = Trainer(task, Run(Path(folder), "estimate"), fabric, Silent())
+        trainer.steps(_WARM_UP)
+        began = time.monotonic()
+        trainer.steps(_MEASURED)
+        step = (time.monotonic() - began) / _MEASURED
+    forward = step * _SHARE_OF_FORWARD / task.images_per_step
+    evaluated = task.config.epochs * task.images_to_evaluate("validation")
+    evaluated += task.images_to_evaluate("test")
+    return trainer.total_steps * step + evaluated * forward

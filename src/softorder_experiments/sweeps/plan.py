@@ -1,0 +1,132 @@
+"""The tables of the paper as plans: which runs there are, and what may be searched."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from softorder_experiments.config import Settings, override, parse_settings
+from softorder_experiments.errors import choose
+from softorder_experiments.tasks import TASKS
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: one method on one problem.
+
+    Args:
+        task: Its name.
+        config: At the printed hyper-parameters, with seed 0.
+        grid: The hyper-parameters to search, each a few settings.
+        has_seeds: Whether another seed gives another number.
+    """
+
+    task: str
+    config: Settings
+    grid: tuple[dict[str, Any], ...]
+    has_seeds: bool = True
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What of a table is wanted; where nothing is given, all that the paper has.
+
+    Args:
+        n: Lengths of sequences (tables 1 and 2).
+        relaxations: Which ones.
+        stochastic: Only with noise, or only without.
+        data: Data sets; others than MNIST for tables 1 and 2 too.
+        preset: To begin with: by default `embedded` for digits, else `paper`.
+        settings: Further settings, NAME=VALUE, for every task that has them.
+        baselines: Whether table 3 has its baselines.
+    """
+
+    n: tuple[int, ...] = ()
+    relaxations: tuple[str, ...] = ()
+    stochastic: bool | None = None
+    data: tuple[str, ...] = ()
+    preset: str | None = None
+    settings: tuple[str, ...] = ()
+    baselines: bool = True
+
+    def methods(self) -> list[dict[str, Any]]:
+        """Return the wanted methods, as fields of a configuration."""
+        wanted = self.relaxations or ("neuralsort", "softsort")
+        noises = (False, True) if self.stochastic is None else (self.stochastic,)
+        pairs = itertools.product(wanted, noises)
+        return [{"relaxation": name, "stochastic": noise} for name, noise in pairs]
+
+    def configure(self, task: str, given: Mapping[str, Any]) -> Any:
+        """Return the configuration that `softorder run` would have with these options."""
+        task_type = TASKS[task]
+        fields = {field.name for field in dataclasses.fields(task_type.config_type)}
+        settings = [text for text in self.settings if text.partition("=")[0] in fields]
+        changes = {**given, **parse_settings(task_type.config_type, settings)}
+        preset = self.preset or ("embedded" if changes["data"] == "digits" else "paper")
+        if preset not in task_type.presets and preset == "short":
+            preset = "paper"  # what has nothing to shorten
+        begin = choose("preset", preset, task_type.presets)
+        return override(begin(changes), changes)
+
+
+def table1(choice: Choice) -> list[Cell]:
+    """Sorting: 4 methods, n in 3, 5, 7, 9, 15."""
+    return _of_numbers("sort", choice, (3, 5, 7, 9, 15), (1.0, 16.0, 128.0, 1024.0))
+
+
+def table2(choice: Choice) -> list[Cell]:
+    """Medians: 4 methods, n in 5, 9, 15."""
+    taus = tuple(float(2**power) for power in range(7, 13))
+    return _of_numbers("median", choice, (5, 9, 15), taus)
+
+
+def _of_numbers(
+    task: str, choice: Choice, lengths: tuple[int, ...], taus: tuple[float, ...]
+) -> list[Cell]:
+    grid = tuple({"tau": tau} for tau in taus)
+    problems = itertools.product(choice.data or ("mnist",), choice.n or lengths, choice.methods())
+    return [
+        Cell(task, choice.configure(task, {"data": data, "n": n, **method}), grid)
+        for data, n, method in problems
+    ]
+
+
+def table3(choice: Choice) -> list[Cell]:
+    """Nearest neighbours: 4 methods and 4 baselines on 3 data sets."""
+    neighbours = [{"k": k} for k in (1, 3, 5, 9)]
+    taus, rates = (1.0, 4.0, 16.0, 64.0, 128.0, 512.0), (1e-3, 1e-4, 1e-5)
+    grid = tuple(
+        {**k, "tau": tau, "lr": lr} for k, tau, lr in itertools.product(neighbours, taus, rates)
+    )
+    cells = []
+    for data in choice.data or ("mnist", "fashion-mnist", "cifar10"):
+        given = {"data": data}
+        cells += [
+            Cell("knn", choice.configure("knn", {**given, **method}), grid)
+            for method in choice.methods()
+        ]
+        if choice.baselines:
+            by_k = tuple(neighbours)
+            cells += [
+                Cell("pixels", choice.configure("pixels", given), by_k, has_seeds=False),
+                Cell("pca", choice.configure("pca", given), by_k, has_seeds=False),
+                Cell("autoencoder", choice.configure("autoencoder", given), by_k),
+                Cell("classifier", choice.configure("classifier", given), ()),
+            ]
+    return cells
+
+
+TABLES = {"table1": table1, "table2": table2, "table3": table3}
+
+
+def plan(table: str, choice: Choice) -> list[Cell]:
+    """Return the cells of a table; a setting that none of them has is an error."""
+    cells = choose("table", table, TABLES)(choice)
+    for text in choice.settings:
+        name = text.partition("=")[0]
+        if not any(hasattr(cell.config, name) for cell in cells):
+            override(cells[0].config, {name: None})  # says which there are
+    return cells

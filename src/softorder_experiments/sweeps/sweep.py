@@ -1,0 +1,185 @@
+"""A sweep: what is to run, what was chosen, what came out; its whole state is on the disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from softorder_experiments import machine
+from softorder_experiments.config import Place, Settings, from_json, override
+from softorder_experiments.data import DATASETS
+from softorder_experiments.data.files import find
+from softorder_experiments.errors import UserError, choose, replace, writing
+from softorder_experiments.runs import Record, Run, finished_runs, run_of
+from softorder_experiments.sweeps.plan import Cell
+from softorder_experiments.tasks import TASKS
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run of a sweep, as it is sent to a worker."""
+
+    task: str
+    fields: dict[str, Any]
+    place: Place
+    threads: int
+
+    @property
+    def config(self) -> Any:
+        """Return the configuration."""
+        return from_json(TASKS[self.task].config_type, self.fields)
+
+    @property
+    def run(self) -> Run:
+        """Return its run."""
+        return run_of(self.task, self.config, self.place.out)
+
+
+class Sweep:
+    """The runs of some cells: what is to do, what is done, what came out.
+
+    With a grid, the settings of a cell are chosen by the validation of runs with seed 0, and the
+    other seeds follow with those.
+
+    Args:
+        name: Of the table.
+        cells: What to run.
+        seeds: How many.
+        grid: Whether to search.
+        place: Where the files are, which all workers share.
+        threads: Of each run.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        cells: Sequence[Cell],
+        seeds: int,
+        grid: bool,
+        place: Place,
+        threads: int = 1,
+    ) -> None:
+        if seeds < 1:
+            raise UserError("there must be at least one seed", f"{seeds}", "Change --seeds")
+        self.name, self.cells, self.seeds, self.grid = name, cells, seeds, grid
+        # Workers may have another working directory.
+        self.place = dataclasses.replace(place, out=str(Path(place.out).resolve()))
+        self.threads = threads
+        self.summary_file = Path(self.place.out) / "sweeps" / f"{name}.json"
+
+    def find_data(self) -> None:
+        """Find or download what the runs need, once, before several workers do."""
+        for name in dict.fromkeys(cell.config.data for cell in self.cells):
+            find(choose("data", name, DATASETS).downloads)
+
+    def search(self, cell: Cell) -> list[Settings]:
+        """Return the configurations among which a cell's is chosen, with seed 0."""
+        if not (self.grid and cell.grid):
+            return [cell.config]
+        return [override(cell.config, settings) for settings in cell.grid]
+
+    def seeded(self, cell: Cell, config: Settings) -> list[Settings]:
+        """Return a configuration with every seed."""
+        seeds = range(self.seeds if cell.has_seeds else 1)
+        return [override(config, {"seed": seed}) for seed in seeds]
+
+    def phases(self) -> Iterator[list[Job]]:
+        """Yield what to run first, and then, when it is done, what to run with the choice."""
+        if self.grid:
+            yield [self.job(cell, config) for cell in self.cells for config in self.search(cell)]
+        yield [
+            self.job(cell, config)
+            for cell, chosen in zip(self.cells, self.choose(), strict=True)
+            if chosen is not None
+            for config in self.seeded(cell, chosen)
+        ]
+
+    def job(self, cell: Cell, config: Settings) -> Job:
+        """Return a run, ready to be sent."""
+        return Job(cell.task, dataclasses.asdict(config), self.place, self.threads)
+
+    def choose(self) -> list[Settings | None]:
+        """Return the configuration of each cell that validates best; None where none finished."""
+        done = finished_runs(Path(self.place.out))
+        chosen = []
+        for cell in self.cells:
+            options = self.search(cell)
+            scores = {
+                index: TASKS[cell.task].score(record["metrics"]["validation"])
+                for index, config in enumerate(options)
+                if (record := done.get(self.job(cell, config).run.name))
+            }
+            # Where there is nothing to choose, nothing need be finished.
+            best = 0 if len(options) == 1 else max(scores, key=scores.__getitem__, default=None)
+            chosen.append(None if best is None else options[best])
+        return chosen
+
+    def count(self) -> int:
+        """Return the number of runs, whatever is chosen."""
+        return sum(self.count_of(cell) for cell in self.cells)
+
+    def count_of(self, cell: Cell) -> int:
+        """Return the number of runs of a cell; that with seed 0 is one of those searched."""
+        return len(self.search(cell)) + len(self.seeded(cell, cell.config)) - 1
+
+    def summarize(self) -> list[dict[str, Any]]:
+        """Return for each cell what was searched, what was chosen, and the metrics of its seeds."""
+        done = finished_runs(Path(self.place.out))
+        rows = []
+        for cell, chosen in zip(self.cells, self.choose(), strict=True):
+            searched = [self._entry(done, cell, config) for config in self.search(cell)]
+            seeds = self.seeded(cell, chosen) if chosen else []
+            runs = [self._entry(done, cell, config) for config in seeds]
+            rows.append(
+                {
+                    "task": cell.task,
+                    "label": cell.config.label,
+                    "searched": searched if self.grid and cell.grid else [],
+                    "chosen": dataclasses.asdict(chosen) if chosen else None,
+                    "runs": runs,
+                    "test": _statistics([run["test"] for run in runs if run["test"]]),
+                }
+            )
+        return rows
+
+    def _entry(self, done: Mapping[str, Record], cell: Cell, config: Settings) -> dict[str, Any]:
+        run = self.job(cell, config).run
+        metrics = done[run.name]["metrics"] if run.name in done else {}
+        settings = {key: getattr(config, key) for key in (cell.grid or ({},))[0]}
+        return {
+            "run": run.name,
+            "seed": config.seed,
+            "settings": settings,
+            "validation": metrics.get("validation"),
+            "test": metrics.get("test"),
+            "failure": run.failure.read_text() if run.failure.exists() else None,
+        }
+
+    def write_summary(self) -> list[dict[str, Any]]:
+        """Write what was chosen and what came out, and return it."""
+        rows = self.summarize()
+        content = {"sweep": self.name, "seeds": self.seeds, "grid": self.grid, "cells": rows}
+        with writing(self.summary_file):
+            self.summary_file.parent.mkdir(parents=True, exist_ok=True)
+        replace(self.summary_file, json.dumps({**content, **machine.describe()}, indent=1).encode())
+        return rows
+
+
+def _statistics(metrics: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return mean and standard deviation over seeds, of each metric."""
+    if not metrics:
+        return {}
+    columns = {name: [row[name] for row in metrics] for name in metrics[0]}
+    return {
+        name: {
+            "mean": statistics.fmean(values),
+            "deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
+            "seeds": len(values),
+        }
+        for name, values in columns.items()
+    }

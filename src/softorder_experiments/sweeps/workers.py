@@ -1,0 +1,137 @@
+"""Where the runs of a sweep are carried out: local processes, Ray or Dask, all through joblib."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import joblib
+
+from softorder_experiments.config import require
+from softorder_experiments.errors import UserError, choose
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who works, and where.
+
+    Args:
+        engine: `local`, `ray` or `dask`.
+        address: Of a cluster of Ray or Dask; none starts one on this machine.
+        jobs: How many runs at once; none for as many as there are cores.
+        threads: Of each run on the CPU.
+    """
+
+    engine: str = "local"
+    address: str | None = None
+    jobs: int | None = None
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the values that stand on their own."""
+        choose("engine", self.engine, ENGINES)
+        require(self, "jobs", self.jobs is None or self.jobs >= 1, "at least 1", "--jobs")
+        require(self, "threads", self.threads >= 1, "at least 1", "--threads")
+        if self.address and self.engine == "local":
+            raise UserError(
+                "an address must be that of a cluster",
+                f"{self.address!r} with --engine local",
+                "Write --engine ray or --engine dask, or leave --address out",
+            )
+
+    @property
+    def count(self) -> int:
+        """Return how many runs there are at once on this machine."""
+        return self.jobs or max(1, (os.cpu_count() or 1) // self.threads)
+
+    @contextlib.contextmanager
+    def ready(self) -> Iterator[int]:
+        """Make them ready for `call`, and return how many there are."""
+        with ENGINES[self.engine](self) as count:
+            yield count
+
+
+def call(function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
+    """Call a function for each argument on the workers that are ready.
+
+    The arguments are taken one by one, when a worker has time. A worker that dies is an exception,
+    whatever the engine makes of it.
+    """
+    parallel = joblib.Parallel(batch_size=1, pre_dispatch="n_jobs")  # pyright: ignore[reportArgumentType]
+    return list(parallel(joblib.delayed(function)(argument) for argument in arguments))
+
+
+@contextlib.contextmanager
+def _local(workers: Workers) -> Iterator[int]:
+    count, threads = workers.count, workers.threads
+    with joblib.parallel_config("loky", n_jobs=count, inner_max_num_threads=threads):
+        yield count
+
+
+@contextlib.contextmanager
+def _ray(workers: Workers) -> Iterator[int]:
+    _need("ray", "ray")
+    import ray
+    from ray.util.joblib import register_ray
+
+    new = {} if workers.address else {"num_cpus": workers.count, "include_dashboard": False}
+    with _reaching(workers, "Ray", ConnectionError, ValueError, RuntimeError):
+        ray.init(workers.address, logging_level="ERROR", log_to_driver=False, **new)  # pyright: ignore[reportArgumentType]
+    try:
+        register_ray()
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        count = workers.jobs or max(1, cores // workers.threads)
+        with joblib.parallel_config("ray", n_jobs=count):
+            yield count
+    finally:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _dask(workers: Workers) -> Iterator[int]:
+    _need("distributed", "dask")
+    from distributed import Client, LocalCluster
+
+    with contextlib.ExitStack() as stack:
+        address: Any = workers.address
+        if address is None:
+            # Processes, one run each: torch's seeds and threads belong to a process.
+            options: dict[str, Any] = {"threads_per_worker": 1, "dashboard_address": None}
+            address = stack.enter_context(LocalCluster(n_workers=workers.count, **options))
+        with _reaching(workers, "Dask", OSError, TimeoutError, ValueError):
+            client: Any = stack.enter_context(Client(address))
+        count = workers.jobs or max(1, len(client.nthreads()))
+        stack.enter_context(joblib.parallel_config("dask", n_jobs=count))
+        yield count
+
+
+ENGINES: dict[str, Callable[[Workers], contextlib.AbstractContextManager[int]]] = {
+    "local": _local,
+    "ray": _ray,
+    "dask": _dask,
+}
+
+
+def _need(module: str, extra: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise UserError(
+            f"--engine {extra} must be installed",
+            f"no package {module}",
+            f'pip install "softorder[{extra}]"',
+        )
+
+
+@contextlib.contextmanager
+def _reaching(workers: Workers, name: str, *errors: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except errors as error:
+        raise UserError(
+            f"a cluster of {name} must answer at {workers.address or 'this machine'}",
+            f"{type(error).__name__}: {str(error)[:200]}",
+            "Check --address; without it, one is started here",
+        ) from error

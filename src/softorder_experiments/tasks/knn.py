@@ -1,0 +1,161 @@
+"""Nearest neighbours, learnt through their soft order (the paper's Table 3)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import softorder as so
+from softorder_experiments.config import require
+from softorder_experiments.errors import choose
+from softorder_experiments.relaxations import Noisy, relaxation
+from softorder_experiments.tasks.base import Metrics, Processes
+from softorder_experiments.tasks.images import (
+    EmbeddingConfig,
+    ImageTask,
+    NeighborsConfig,
+    for_data,
+)
+from softorder_experiments.tasks.neighbors import neighbors_right
+
+LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
+    "probability": torch.neg,
+    # An embedding may be so far from its class that nothing is left of the probability.
+    "cross-entropy": lambda p: -p.clamp(min=1e-12).log(),
+}
+# Over the k nearest: the paper prints their mean, the authors' code has their sum.
+REDUCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "mean": lambda mean, k: mean,
+    "sum": lambda mean, k: mean * k,
+}
+
+
+@dataclass(frozen=True)
+class KNNConfig(EmbeddingConfig, NeighborsConfig):
+    """The configuration of `knn`; a batch is one of queries.
+
+    Args:
+        candidates: Training images among which a minibatch's queries find neighbours.
+        loss: `probability` of the right class, negative, or its `cross-entropy`.
+        reduction: Over the k nearest, `mean` as the paper prints it, `sum` as in the authors' code.
+        relaxation: Of the permutation that sorts the candidates.
+        tau: Its temperature, in units of squared distance.
+        stochastic: Add Gumbel noise to the scores when training.
+        samples: How many samples of the noise a query has.
+    """
+
+    candidates: int = 100
+    loss: str = "probability"
+    reduction: str = "mean"
+    relaxation: str = "softsort"
+    tau: float = 16.0
+    stochastic: bool = False
+    samples: int = 5
+
+    def __post_init__(self) -> None:
+        """Check the values that stand on their own."""
+        super().__post_init__()
+        require(self, "k", self.k <= self.candidates, f"at most the {self.candidates} candidates")
+        require(self, "tau", 0 < self.tau < float("inf"), "positive")
+        require(self, "samples", self.samples >= 1, "at least 1")
+        choose("loss", self.loss, LOSSES)
+        choose("reduction", self.reduction, REDUCTIONS)
+
+    @property
+    def label(self) -> str:
+        """Return k, method and data."""
+        noise = "-stochastic" if self.stochastic else ""
+        return f"k{self.k}-{self.relaxation}{noise}-{self.data}"
+
+
+def paper(given: Mapping[str, Any]) -> KNNConfig:
+    """Return the paper's setting; k, tau and lr are from the middle of its grid."""
+    config = KNNConfig(preset="paper", epochs=200, lr=1e-3, k=9, tau=16.0)
+    return for_data(config, given.get("data", "mnist"))
+
+
+def short(given: Mapping[str, Any]) -> KNNConfig:
+    """Return ours: as far as 20 epochs go, of images that move by a few pixels."""
+    config = paper(given)
+    return dataclasses.replace(
+        config,
+        preset="short",
+        epochs=20,
+        lr=0.05,
+        tau=1.0,
+        crop=max(config.crop, 2),
+        schedule="cosine",
+        averaging=0.998,
+    )
+
+
+def embedded(given: Mapping[str, Any]) -> KNNConfig:
+    """Return a setting for the embedded digits, a minute on a laptop."""
+    config = short({"data": "digits"})
+    return dataclasses.replace(config, preset="embedded", epochs=80, crop=1, averaging=0.98)
+
+
+PRESETS = {"paper": paper, "short": short, "embedded": embedded}
+
+
+class KNN(ImageTask[KNNConfig]):
+    """Embed images so that the nearest neighbours of an image are of its class."""
+
+    name = "knn"
+    about = "classify images by the nearest neighbours of learnt embeddings (Table 3)"
+    config_type = KNNConfig
+    presets = PRESETS
+
+    def __init__(self, config: KNNConfig) -> None:
+        super().__init__(config)
+        soft = relaxation(config.relaxation, config.tau)
+        self.how = Noisy(soft) if config.stochastic else soft
+
+    @property
+    def images_per_step(self) -> int:
+        """Return how many queries and candidates a minibatch has."""
+        return self.config.batch + self.config.candidates
+
+    def network(self) -> nn.Module:
+        """Return the embedding."""
+        return self.config.new_embedding(self.images.shape)
+
+    def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
+        """Return stochastic gradient descent with momentum."""
+        return self.config.new_optimizer(network)
+
+    def loss(self, network: nn.Module, step: int, processes: Processes) -> Tensor:
+        """Return the loss of the probabilities of the right classes, mean over queries.
+
+        Every process takes all candidates, and a share of the queries.
+        """
+        config, device, size = self.config, processes.device, self.config.candidates
+        queries, truth = self.images.minibatch(config, step, "queries", config.batch)
+        candidates, labels = self.images.minibatch(config, step, "candidates", size)
+        share = processes.share(config.batch)
+        # At once: parallel training wants one pass through the network for each step.
+        points = network(torch.cat([queries[share], candidates]).to(device))
+        truth, labels = truth[share].to(device), labels.to(device)
+        return self.loss_of(points[:-size], points[-size:], truth, labels).mean()
+
+    def loss_of(self, queries: Tensor, candidates: Tensor, truth: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of each query; with noise, of each sample and query."""
+        config = self.config
+        tensors = (queries, candidates, truth, labels)
+        if config.stochastic:
+            tensors = (tensor.expand(config.samples, *tensor.shape) for tensor in tensors)
+        queries, candidates, truth, labels = tensors
+        of_class = so.knn(
+            queries, candidates, config.k, self.how, labels=labels, num_classes=self.images.classes
+        )
+        mean = of_class.gather(-1, truth[..., None])[..., 0]
+        return LOSSES[config.loss](REDUCTIONS[config.reduction](mean, config.k))
+
+    def evaluate(self, network: nn.Module, split: str, processes: Processes) -> Metrics:
+        """Return the accuracy of hard nearest neighbours among the training images."""
+        return neighbors_right(self.images, network, split, self.config.k, processes)

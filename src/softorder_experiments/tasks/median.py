@@ -1,0 +1,180 @@
+"""The median of handwritten numbers, learnt from its value alone (the paper's Table 2)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+import softorder as so
+from softorder_experiments.config import require
+from softorder_experiments.models import MedianNetwork
+from softorder_experiments.tasks.base import Metrics, Processes
+from softorder_experiments.tasks.numbers import NumbersConfig, NumbersTask
+
+# (relaxation, stochastic) -> n -> tau, as the paper prints them.
+PRINTED_TAU = {
+    ("softsort", False): {5: 2048.0, 9: 2048.0, 15: 256.0},
+    ("softsort", True): {5: 4096.0, 9: 2048.0, 15: 2048.0},
+    ("neuralsort", False): {5: 1024.0, 9: 512.0, 15: 1024.0},
+    ("neuralsort", True): {5: 2048.0, 9: 512.0, 15: 4096.0},
+}
+
+
+@dataclass(frozen=True)
+class MedianConfig(NumbersConfig):
+    """The configuration of `median`.
+
+    Args:
+        of_soft_image: Take the value of the softly chosen image, as the paper prints it; the
+            authors' code, and our default, softly chooses among the values of the images.
+    """
+
+    of_soft_image: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the values that stand on their own."""
+        super().__post_init__()
+        require(self, "n", self.n % 2 == 1, "odd, to have a middle", "--n")
+
+
+def paper(given: Mapping[str, Any]) -> MedianConfig:
+    """Return the paper's setting, whose temperature depends on method and n."""
+    n, stochastic = given.get("n", 5), given.get("stochastic", False)
+    printed = PRINTED_TAU.get((given.get("relaxation", "softsort"), stochastic))
+    by_n = printed or PRINTED_TAU["softsort", stochastic]
+    # For another n, the temperature of the next that is printed.
+    tau = by_n[min((size for size in by_n if size >= n), default=max(by_n))]
+    return MedianConfig(preset="paper", data="mnist", n=n, tau=tau, batch=5, lr=0.001)
+
+
+def embedded(given: Mapping[str, Any]) -> MedianConfig:
+    """Return a setting for the embedded digits, a few minutes on a laptop."""
+    return dataclasses.replace(
+        paper(given),
+        preset="embedded",
+        data="digits",
+        digits=2,
+        epochs=200,
+        batch=20,
+        lr=0.005,
+        tau=10.0,
+        averaging=0.998,
+        initialization="he-normal",
+        centred=True,
+        shift=1,
+        validation_batches=20,
+        test_batches=100,
+    )
+
+
+PRESETS = {"paper": paper, "embedded": embedded}
+
+
+class Median(NumbersTask[MedianConfig]):
+    """Say the median of images of numbers, having been told nothing but the medians of others."""
+
+    name = "median"
+    about = "say the median of handwritten numbers, learnt from its value alone (Table 2)"
+    config_type = MedianConfig
+    presets = PRESETS
+    selection = "mean_squared_error"
+
+    @classmethod
+    def score(cls, validation: Metrics) -> float:
+        """Return the negative error: the smallest is the best."""
+        return -super().score(validation)
+
+    def new_network(self, image_shape: tuple[int, int, int]) -> MedianNetwork:
+        """Return two of the paper's networks."""
+        return MedianNetwork(image_shape)
+
+    def digit_networks(self, network: nn.Module) -> list[nn.Module]:
+        """Return the two."""
+        return list(network.children())
+
+    def loss(self, network: nn.Module, step: int, processes: Processes) -> Tensor:
+        """Return the mean squared error, in the units of the numbers."""
+        share = processes.share(self.config.batch)
+        images, numbers = self.sequences("train", step, processes, share)
+        truth = numbers.median(dim=-1).values.float()
+        if self.config.of_soft_image:
+            _, values = network(images, self.weights)
+            return (values - truth).square().mean()
+        scores, values = network(images)
+        return self.squared_error(self.weights(scores), values, truth).mean()
+
+    def weights(self, scores: Tensor) -> Tensor:
+        """Return how much each number is the median, for each sample: (samples, ..., n)."""
+        middle = self.config.n // 2
+        if not self.config.stochastic:
+            return self.relaxation(scores).rows(middle)[None]
+        noisy = so.PlackettLuce(scores, self.relaxation).rsample((self.config.samples,))
+        return noisy.rows(middle)
+
+    def squared_error(self, weights: Tensor, values: Tensor, truth: Tensor) -> Tensor:
+        """Return the error of each sample and sequence, as the authors' code has it.
+
+        Deterministic: of the expected value. Stochastic: the expected error of the values.
+        """
+        if not self.config.stochastic:
+            return ((weights * values).sum(-1) - truth).square()
+        return (weights * (values - truth[..., None]).square()).sum(-1)
+
+    def evaluate(self, network: nn.Module, split: str, processes: Processes) -> Metrics:
+        """Return the errors of the value of the number whose score is the median."""
+        batches = self.batches(split)
+        per_process = -(-batches // processes.count)
+        found = torch.full((per_process, self.config.batch, 3), _NOTHING, device=processes.device)
+        for row, batch in enumerate(range(processes.rank, batches, processes.count)):
+            found[row] = self._predict(network, split, batch, processes)
+        rows = processes.gather(found).flatten(0, 1)
+        return regression_metrics(*rows[rows[:, 0] != _NOTHING].double().cpu().unbind(-1))
+
+    def draw(self, network: nn.Module, record: Mapping[str, Any], path: Path) -> None:
+        """Draw predicted against true medians, and the learning curve."""
+        from softorder_experiments.pictures import draw_medians
+
+        alone = Processes(0, 1, next(network.parameters()).device, lambda tensor: tensor)
+        batches = range(min(self.batches("test"), -(-_DRAWN // self.config.batch)))
+        rows = torch.cat([self._predict(network, "test", batch, alone) for batch in batches])
+        truth, predicted, _ = rows.cpu().unbind(-1)
+        draw_medians(truth, predicted, record, path)
+
+    def _predict(self, network: nn.Module, split: str, batch: int, processes: Processes) -> Tensor:
+        """Return the true median, the predicted one, and the number that was chosen: (batch, 3)."""
+        images, numbers = self.sequences(split, batch, processes)
+        scores, values = network(images)
+        chosen = scores.median(dim=-1, keepdim=True).indices
+        truth = numbers.median(dim=-1, keepdim=True).values
+        columns = (truth, values.gather(-1, chosen), numbers.gather(-1, chosen))
+        return torch.cat([column.float() for column in columns], -1)
+
+
+_DRAWN = 200  # points of a picture
+_NOTHING = -1.0  # no number is negative
+
+
+def regression_metrics(truth: Tensor, predicted: Tensor, chosen: Tensor) -> Metrics:
+    """Return how well values are predicted; `chosen` are the true values of the chosen numbers.
+
+    The authors' table has Spearman's rho in the column that is headed R^2.
+    """
+    error = (predicted - truth).square()
+    constant = bool((predicted == predicted[0]).all() or (truth == truth[0]).all())
+    rho = 0.0 if constant else float(stats.spearmanr(truth, predicted)[0])  # pyright: ignore[reportArgumentType]
+    spread = (truth - truth.mean()).square().sum()
+    return {
+        "mean_squared_error": error.mean().item(),
+        "spearman": rho,
+        "spearman_squared": rho**2,
+        "r_squared": (1 - error.sum() / spread.clamp(min=1e-12)).item(),
+        "medians_found": (chosen == truth).double().mean().item(),
+        "sequences": len(truth),
+    }

@@ -1,0 +1,90 @@
+"""Hard nearest neighbours, and the accuracy of what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from softorder_experiments.tasks.base import Metrics, Processes
+from softorder_experiments.tasks.images import Images
+
+Features = Callable[[Tensor], Tensor]
+_EMBEDDED_AT_ONCE = 500
+_DISTANCES_AT_ONCE = 2**24  # 128 MB
+
+
+def neighbors_right(
+    images: Images, features: Features, split: str, k: int, processes: Processes
+) -> Metrics:
+    """Return the share of the queries that their k nearest candidates classify rightly."""
+    index, labels = images.candidates(split)
+    # Each process makes the features of a part of the candidates, and all get the whole.
+    size = -(-len(index) // processes.count)
+    part = torch.arange(processes.rank * size, (processes.rank + 1) * size) % len(index)
+    part = _features(images, features, "train", index[part], processes.device)
+    candidates = processes.gather(part)[: len(index)]
+
+    def classify(points: Tensor) -> Tensor:
+        return vote(labels[nearest(points, candidates, k).cpu()], images.classes)
+
+    accuracy = _accuracy(images, lambda x: classify(features(x)), split, processes)
+    return {**accuracy, "candidates": len(labels)}
+
+
+def classes_right(images: Images, logits: Features, split: str, processes: Processes) -> Metrics:
+    """Return the share of the queries whose likeliest class is the right one."""
+    return _accuracy(images, lambda x: logits(x).argmax(-1).cpu(), split, processes)
+
+
+def _accuracy(images: Images, classify: Features, split: str, processes: Processes) -> Metrics:
+    index, truth = images.queries(split)
+    mine = slice(processes.rank, None, processes.count)
+    found = _features(images, classify, split, index[mine], processes.device)
+    right = (found == truth[mine]).sum().to(processes.device)
+    total = processes.gather(right[None]).sum().item()
+    return {"accuracy": total / len(truth), "queries": len(truth)}
+
+
+def _features(
+    images: Images, features: Features, split: str, index: Tensor, device: torch.device
+) -> Tensor:
+    """Return what becomes of images, some at a time."""
+    parts = index.split(_EMBEDDED_AT_ONCE)
+    return torch.cat([features(images.of(split, part).to(device)) for part in parts])
+
+
+def nearest(queries: Tensor, candidates: Tensor, k: int) -> Tensor:
+    """Return the indices of the k nearest candidates, nearest first: (queries, k).
+
+    Exact, up to the rounding of float64, and in bounded memory.
+
+    Args:
+        queries: (q, d).
+        candidates: (m, d).
+        k: How many, at most m.
+    """
+    # Apple's devices have no float64.
+    device = torch.device("cpu") if queries.device.type == "mps" else queries.device
+    candidates = candidates.to(device, torch.float64)
+    norms = candidates.square().sum(-1)
+    found = []
+    for part in queries.split(max(1, _DISTANCES_AT_ONCE // len(candidates))):
+        # |q - c|^2 without |q|^2, which is the same for all.
+        distances = torch.addmm(norms, part.to(device, torch.float64), candidates.T, alpha=-2.0)
+        found.append(distances.topk(k, largest=False).indices)
+    return torch.cat(found)
+
+
+def vote(labels: Tensor, classes: int) -> Tensor:
+    """Return the class that most of the neighbours are of; of several, that of the nearest.
+
+    Args:
+        labels: (queries, k) of the neighbours, nearest first.
+        classes: How many there are.
+    """
+    # A vote counts 1 and a little more; the little of one is more than that of all behind it.
+    little = 0.5 ** torch.arange(1, labels.shape[-1] + 1, device=labels.device, dtype=torch.float64)
+    of_class = torch.nn.functional.one_hot(labels, classes).to(torch.float64)
+    return ((1 + little)[:, None] * of_class).sum(-2).argmax(-1)
