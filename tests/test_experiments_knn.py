@@ -301,7 +301,7 @@ def test_the_papers_setting():
         ({"reduction": "maximum"}, "Did you mean 'sum'|Did you mean 'mean'"),
         ({"embedding": "resnet"}, "Did you mean 'resnet18'"),
         ({"relaxation": "softsrt"}, "Did you mean 'softsort'"),
-        ({"validation_candidates": 3}, "at least k"),
+        ({"validation_candidates": 2}, "at least k"),
         ({"test_queries": 0}, "at least 1, or none"),
         ({"crop": 9}, "from 0 to 8"),
         ({"momentum": 1.0}, "less than 1"),

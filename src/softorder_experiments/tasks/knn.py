@@ -96,8 +96,15 @@ def short(given: Mapping[str, Any]) -> KNNConfig:
 
 def embedded(given: Mapping[str, Any]) -> KNNConfig:
     """Return a setting for the embedded digits, a minute on a laptop."""
-    config = short({"data": "digits"})
-    return dataclasses.replace(config, preset="embedded", epochs=80, crop=1, averaging=0.98)
+    return dataclasses.replace(
+        short({"data": "digits"}),
+        preset="embedded",
+        epochs=80,
+        k=3,
+        tau=0.1,
+        crop=1,
+        averaging=0.98,
+    )
 
 
 PRESETS = {"paper": paper, "short": short, "embedded": embedded}
