@@ -216,6 +216,18 @@ BY_FILE = {
         ),
         "seed": _after_importing(f"{TASKS}.base", "derive_seed", lambda seed: seed ^ 1),
     },
+    "experiments_median": {
+        "loss": _after_importing(f"{TASKS}.median:Median", "squared_error", _scaled),
+        "weights": _after_importing(f"{TASKS}.median:Median", "weights", _scaled),
+    },
+    "experiments_knn": {
+        "loss": _after_importing(f"{TASKS}.knn:KNN", "loss_of", _scaled),
+        "embedding": _after_importing(
+            "softorder_experiments.models:ConvolutionalEmbedding", "forward", _scaled
+        ),
+        "residual": _after_importing("softorder_experiments.models:ResNet18", "forward", _scaled),
+        "pixels": _after_importing(f"{TASKS}.images:Images", "_floats", _scaled),
+    },
     "experiments_engine": {
         "schedule": _after_importing("softorder_experiments.schedules", "cosine", _scaled),
     },

@@ -82,6 +82,20 @@ def test_the_residual_network_has_18_layers_and_512_outputs(shape):
         ResNet18(shape, 50)
 
 
+def test_the_residual_network_is_the_literal_one():
+    network = ResNet18((3, 8, 8), 512).eval()
+    images = torch.rand(4, 3, 8, 8)
+    x = network.first(images)
+    for block in network.blocks:
+        norms, layers = (block.first_norm, block.second_norm), (block.first, block.second)
+        for norm in norms:
+            nn.init.normal_(norm.bias)
+        inner = torch.relu(norms[0](x))
+        kept = x if block.shortcut is None else block.shortcut(inner)
+        x = kept + layers[1](torch.relu(norms[1](layers[0](inner))))
+    torch.testing.assert_close(network(images), x.mean((2, 3)), rtol=1e-4, atol=1e-4)
+
+
 def test_embeddings_have_full_precision_under_autocast():
     network = ConvolutionalEmbedding((1, 28, 28), 50)
     with torch.autocast("cpu", torch.bfloat16):

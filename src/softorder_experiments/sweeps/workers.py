@@ -78,6 +78,8 @@ def _ray(workers: Workers) -> Iterator[int]:
     import ray
     from ray.util.joblib import register_ray
 
+    # Ray lets its workers give way to every other process of a machine.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     new = {} if workers.address else {"num_cpus": workers.count, "include_dashboard": False}
     with _reaching(workers, "Ray", ConnectionError, ValueError, RuntimeError):
         ray.init(workers.address, logging_level="ERROR", log_to_driver=False, **new)  # pyright: ignore[reportArgumentType]
