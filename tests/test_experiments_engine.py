@@ -29,7 +29,10 @@ from softorder_experiments.tasks import Sort
 from softorder_experiments.tasks.base import Processes, Task, derive_seed, stream
 from softorder_experiments.tasks.sort import embedded
 
-A, B = ({"schema": runs.SCHEMA_VERSION, "run": name} for name in "ab")
+A, B = (
+    {"schema": runs.SCHEMA_VERSION, "run": name, "task": "toy", "config": {}, "metrics": {}}
+    for name in "ab"
+)
 CPU = Place(accelerator="cpu")
 QUIET = Console(quiet=True)
 SAME = ("metrics", "curve", "best_epoch", "config", "seed")
@@ -272,7 +275,11 @@ def test_records_are_appended_whole_and_read_back(tmp_path, monkeypatch):
 
 def test_lines_of_another_kind_do_no_harm(tmp_path):
     file = tmp_path / "results.jsonl"
-    file.write_text(json.dumps(A) + '\n\n{"schema": 99, "name": "x"}\n[]\n' + json.dumps(B))
+    file.write_text(
+        json.dumps(A)
+        + '\n\n{"schema": 99, "name": "x"}\n[]\n{"schema": 1, "x": 2}\n'
+        + json.dumps(B)
+    )
     append_record(file, A)  # the line before has no end
     assert read_records(tmp_path) == [A, B, A]
 
@@ -370,6 +377,13 @@ def test_a_stopped_run_says_how_to_go_on(tmp_path):
     assert state["progress"]["step"] == 6
 
 
+def test_a_run_stops_when_somebody_else_asks(tmp_path):
+    task, answers = Toy(), iter([False, False, True])
+    with pytest.raises(Stopped, match="nothing is lost"):
+        carry_out(task, Place(str(tmp_path), "cpu"), QUIET, is_stopped=lambda: next(answers))
+    assert run_of(task.name, task.config, tmp_path).load()["progress"]["step"] == 3
+
+
 def test_the_second_signal_stops_at_once():
     said = []
     with engine.stop_signals(said.append) as asked:
@@ -392,6 +406,20 @@ def test_processes_that_differ_are_found_out(tmp_path, monkeypatch):
     trainer._gather = lambda tensor: torch.cat([tensor, torch.stack(others)[None]])
     with pytest.raises(RuntimeError, match="different weights"):
         trainer._compare_replicas()
+
+
+def test_processes_evaluate_with_the_same_running_statistics(tmp_path, monkeypatch):
+    task = Toy()
+    task.network = lambda: torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.BatchNorm1d(1))
+    trainer = Trainer(task, Run(tmp_path, "x"), make_fabric(CPU, "32-true"), Silent())
+    sent = []
+    monkeypatch.setattr(torch.distributed, "broadcast", lambda x, rank: sent.append((x, rank)))
+    trainer._evaluate("validation")
+    assert sent == []
+    monkeypatch.setattr(type(trainer.fabric), "world_size", 2)
+    trainer._evaluate("validation")
+    assert [rank for _, rank in sent] == [0, 0, 0]
+    assert {id(x) for x, _ in sent} == {id(x) for x in trainer._module.buffers()}
 
 
 def test_a_share_is_a_part_of_the_batch():

@@ -24,6 +24,7 @@ from softorder_experiments.launch import carry_out
 from softorder_experiments.runs import finished_runs, read_records
 from softorder_experiments.sweeps import Cell, Choice, Job, Sweep, Workers, plan, show
 from softorder_experiments.sweeps import carry_out as carrying
+from softorder_experiments.sweeps import workers as engines
 from softorder_experiments.sweeps.watch import Watch
 from softorder_experiments.tasks import TASKS
 from test_experiments_engine import COMMAND, QUIET, Toy, same
@@ -35,7 +36,7 @@ class FakeWorkers(Workers):
     """Works in this process."""
 
     @contextlib.contextmanager
-    def ready(self):
+    def ready(self, most):
         yield 1
 
 
@@ -116,6 +117,8 @@ def test_a_choice_narrows_a_table():
     cells = plan("table3", Choice(data=("digits",), settings=("tau=3", "components=7")))
     by_task = {cell.task: cell.config for cell in cells}
     assert (by_task["knn"].tau, by_task["pca"].components) == (3, 7)
+    twice = Choice((5, 5), ("softsort", "softsort"), True, ("digits", "digits"))
+    assert len(plan("table2", twice)) == 1
     short = plan("table3", Choice(data=("mnist",), preset="short"))
     assert {(c.task, c.config.preset) for c in short if c.task in ("knn", "pca")} == {
         ("knn", "short"),
@@ -130,6 +133,11 @@ def test_a_choice_narrows_a_table():
         (lambda: plan("table1", Choice(settings=("taw=1",))), "Did you mean 'tau'"),
         (lambda: plan("table1", Choice(settings=("tau=x",))), "tau must be a number"),
         (lambda: plan("table1", Choice(preset="papers")), "Did you mean 'paper'"),
+        (lambda: plan("table1", Choice(settings=("label=1",))), "a setting must be one of"),
+        (lambda: plan("table1", Choice(settings=("n=7",))), "Write --n"),
+        (lambda: plan("table1", Choice(settings=("seed=7",))), "Write --seeds"),
+        (lambda: plan("table1", Choice(settings=("tau=7",)), grid=True), "tau is searched"),
+        (lambda: plan("table2", Choice(preset="short")), "preset must be one of embedded, paper"),
         (lambda: Sweep("x", [], 0, False, Place()), "at least one seed"),
         (lambda: Workers("rai"), "Did you mean 'ray'"),
         (lambda: Workers(jobs=0), "jobs must be at least 1"),
@@ -145,8 +153,25 @@ def test_wrong_wishes_are_errors_that_help(make, text):
 def test_an_engine_that_is_missing_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for name in ("ray", "dask"):
-        with pytest.raises(UserError, match=rf"softorder\[{name}\]"), Workers(name).ready():
+        with pytest.raises(UserError, match=rf"softorder\[{name}\]"), Workers(name).ready(1):
             pass
+
+
+def test_there_are_no_more_workers_than_runs():
+    with Workers(jobs=100).ready(1) as count:
+        assert count == 1
+    with Workers(jobs=3).ready(100) as count:
+        assert count == 3
+
+
+def test_workers_of_dask_have_one_thread_each():
+    class Client:
+        def __init__(self, *threads):
+            self.nthreads = lambda: dict(enumerate(threads))
+
+    assert engines._count_workers(Client(1, 1, 1)) == 3
+    with pytest.raises(UserError, match="--nthreads 1"):
+        engines._count_workers(Client(1, 4))
 
 
 def test_the_choice_is_that_of_the_best_validation_and_is_recorded(tmp_path, in_process):
@@ -168,6 +193,12 @@ def test_the_choice_is_that_of_the_best_validation_and_is_recorded(tmp_path, in_
     del in_process[:]
     sweeps.carry_out_sweep(toy_sweep(tmp_path), FakeWorkers(), QUIET)
     assert in_process == []
+    assert len(names_of(sweep)) == sweep.count() == 4
+    console = recording()
+    sweeps.show_plan(console, sweep, [60.0], 1)
+    assert "4 runs. Left are 0 s of work" in text_of(console)
+    # Another plan does not overwrite what was chosen.
+    assert toy_sweep(tmp_path, grid=False).summary_file != sweep.summary_file
 
 
 def test_one_failed_run_does_not_lose_the_others(tmp_path, in_process, monkeypatch):
@@ -236,6 +267,52 @@ def test_workers_that_die_without_end_are_an_error(tmp_path, in_process, monkeyp
         sweeps.carry_out_sweep(toy_sweep(tmp_path), FakeWorkers(), QUIET)
 
 
+def test_a_loss_may_have_no_words_and_counts_not_while_runs_come_further(
+    tmp_path, in_process, monkeypatch
+):
+    call, rounds = carrying.call, iter(range(6))
+
+    def come_further(function, arguments):
+        (job, *_) = arguments
+        if (number := next(rounds, None)) is not None:
+            job.run.create(job.task, job.config)
+            job.run.checkpoint.touch()
+            os.utime(job.run.checkpoint, ns=(number, number))
+            raise TimeoutError
+        job.run.checkpoint.unlink()
+        call(function, [job])
+
+    monkeypatch.setattr(carrying, "call", come_further)
+    console = recording()
+    sweeps.carry_out_sweep(toy_sweep(tmp_path, seeds=1, grid=False), FakeWorkers(), console)
+    assert text_of(console).count("a worker was lost (TimeoutError: )") == 6
+    assert len(finished_runs(tmp_path)) == 1
+
+
+def test_a_run_that_another_sweep_is_at_is_waited_for(tmp_path, in_process, monkeypatch):
+    monkeypatch.setattr(carrying, "_BUSY_SECONDS", 0.01)
+    (job, _) = next(toy_sweep(tmp_path, grid=False).phases())
+    job.run.create("toy", job.config)
+    held = job.run.locked()
+    held.__enter__()
+    thread = threading.Thread(target=carrying.carry_out_job, args=(job,))
+    thread.start()
+    time.sleep(0.2)
+    assert thread.is_alive()
+    assert not finished_runs(tmp_path)
+    held.__exit__(None, None, None)
+    thread.join()
+    assert list(finished_runs(tmp_path)) == [job.run.name]
+    assert not job.run.failure.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named_at_once(tmp_path, in_process):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file.* must be writable"):
+        sweeps.carry_out_sweep(toy_sweep(tmp_path / "file"), FakeWorkers(), QUIET)
+    assert in_process == []
+
+
 def test_a_signal_lets_no_further_run_begin(tmp_path, in_process, monkeypatch):
     call = carrying.call
 
@@ -248,9 +325,36 @@ def test_a_signal_lets_no_further_run_begin(tmp_path, in_process, monkeypatch):
     with pytest.raises(sweeps.SweepStopped):
         sweeps.carry_out_sweep(toy_sweep(tmp_path), FakeWorkers(), QUIET)
     assert len(in_process) == 1
+    assert not list(tmp_path.rglob("*.stop"))
     monkeypatch.setattr(carrying, "call", call)
     sweeps.carry_out_sweep(toy_sweep(tmp_path), FakeWorkers(), QUIET)
     assert len(in_process) == len(set(in_process)) == 4
+
+
+def test_a_signal_reaches_the_runs_through_a_file(tmp_path, in_process, monkeypatch):
+    sweep = toy_sweep(tmp_path, grid=False)
+    sweep.make_folder()
+    (job, _) = next(sweep.phases())
+    with carrying._stop_file(job.stop) as asked:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked()
+        assert job.stop.exists()
+        carrying.carry_out_job(job)  # does not begin
+        assert not job.run.folder.exists()
+    assert not job.stop.exists()
+    loss = Toy.loss
+
+    def stop_at_two(self, network, step, processes):
+        if step == 2:
+            job.stop.touch()
+        return loss(self, network, step, processes)
+
+    monkeypatch.setattr(Toy, "loss", stop_at_two)
+    carrying.carry_out_job(job)
+    assert job.run.load()["progress"]["step"] == 3
+    job.stop.unlink()
+    carrying.carry_out_job(job)
+    assert list(finished_runs(tmp_path)) == [job.run.name]
 
 
 def test_a_run_that_is_stopped_from_outside_goes_on(tmp_path, in_process, monkeypatch):

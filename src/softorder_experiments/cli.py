@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from softorder_experiments.config import Place, from_json, override, parse_settings
+from softorder_experiments.config import Place, from_json, parse_settings
 from softorder_experiments.errors import UserError, choose
 
 if TYPE_CHECKING:
@@ -202,15 +202,11 @@ def _run(
     again: bool,
 ) -> None:
     """Join preset, options and settings, in this order, and run."""
-    from softorder_experiments.tasks import TASKS
+    from softorder_experiments.tasks import TASKS, configure
 
-    task_type = TASKS[task]
     changes = {name: value for name, value in given.items() if value is not None}
-    changes |= parse_settings(task_type.config_type, settings)
-    if preset is None:
-        preset = "embedded" if changes.get("data", "digits") == "digits" else "paper"
-    begin = choose("preset", preset, task_type.presets)
-    _carry_out(task, override(begin(changes), changes), place, again)
+    changes |= parse_settings(TASKS[task].config_type, settings)
+    _carry_out(task, configure(task, preset, changes), place, again)
 
 
 def _carry_out(
@@ -291,7 +287,9 @@ def sweep(
     )
     workers = sweeps.Workers(engine, address, jobs, threads)
     place = Place(str(out), accelerator, checkpoint_seconds=checkpoint_seconds)
-    planned = sweeps.Sweep(table, sweeps.plan(table, choice), seeds, grid, place, threads)
+    planned = sweeps.Sweep(
+        table, sweeps.plan(table, choice, grid=grid), seeds, grid, place, threads
+    )
     console = Console()
     if list_:
         sweeps.list_runs(console, planned)

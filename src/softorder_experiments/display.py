@@ -175,6 +175,10 @@ class StatusFile(Display):
         self._path, self._metric = path, metric
         self._last = 0.0
 
+    def __exit__(self, *exception: object) -> None:
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
     def begin(self, step: int, steps_per_epoch: int, epochs: int) -> None:
         """Say where it runs."""
         self._steps_per_epoch = steps_per_epoch

@@ -65,6 +65,7 @@ class Trainer:
         fabric: The devices, its processes launched.
         display: Shows how it goes.
         checkpoint_seconds: The time between checkpoints.
+        is_stopped: Whether somebody else, asked after each step, wants the run to stop.
     """
 
     def __init__(
@@ -74,9 +75,11 @@ class Trainer:
         fabric: Fabric,
         display: Display,
         checkpoint_seconds: float = Place.checkpoint_seconds,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self.task, self.run, self.fabric, self.display = task, run, fabric, display
         self.checkpoint_seconds = checkpoint_seconds
+        self._is_stopped = is_stopped
         self.config = task.config
         self._schedule = SCHEDULES[self.config.schedule]
         self.processes = Processes(
@@ -143,7 +146,8 @@ class Trainer:
                 self.display.step(progress.step, self._loss_sum.item() / done)
                 shown = now
             progress.train_seconds += time.monotonic() - begin
-            stop, due = self._agree(asked(), now - saved >= self.checkpoint_seconds)
+            stopped = asked() or self._is_stopped()
+            stop, due = self._agree(stopped, now - saved >= self.checkpoint_seconds)
             if stop or due:
                 self._save()
                 saved = time.monotonic()
@@ -194,10 +198,17 @@ class Trainer:
 
     def _evaluate(self, split: str) -> dict[str, float]:
         network = self._evaluated.eval()
+        self._share_buffers(network)
         with torch.inference_mode(), self.fabric.autocast():
             metrics = self.task.evaluate(network, split, self.processes)
         network.train()
         return metrics
+
+    def _share_buffers(self, network: nn.Module) -> None:
+        """Give every process the running statistics of the first, which the checkpoint holds."""
+        if self.fabric.world_size > 1:
+            for buffer in network.buffers():
+                torch.distributed.broadcast(buffer, 0)
 
     def _finish(self) -> Record:
         self._evaluated.load_state_dict(self._best)

@@ -29,7 +29,7 @@ class UserError(Exception):
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str, str, str]]:
         """Say how it is made again in another process."""
-        return UserError, (self.expected, self.received, self.fix)
+        return type(self), (self.expected, self.received, self.fix)
 
 
 def choose(kind: str, name: str, choices: Mapping[str, T]) -> T:

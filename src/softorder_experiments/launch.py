@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from collections.abc import Callable
 from typing import Any
 
 from lightning_fabric import Fabric
@@ -31,11 +32,12 @@ def carry_out(
     run: Run | None = None,
     again: bool = False,
     display: Display | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[Run, Record] | None:
     """Run a task to its end, from its checkpoint if it has one; return its record.
 
-    A run that is finished is not run twice, unless `again` is asked for. With several processes,
-    all but the first return None.
+    A run that is finished is not run twice, unless `again` is asked for; `is_stopped` is asked
+    after each step. With several processes, all but the first return None.
     """
     fabric = _fabric_of(task, place)
     run = run or run_of(task.name, task.config, place.out)
@@ -57,9 +59,9 @@ def carry_out(
         try:
             fabric.launch()
             if isinstance(task, Task):
-                record = Trainer(
-                    task, run, fabric, display if is_first else Silent(), place.checkpoint_seconds
-                ).fit()
+                told = display if is_first else Silent()
+                seconds = place.checkpoint_seconds
+                record = Trainer(task, run, fabric, told, seconds, is_stopped).fit()
             else:
                 record = measure(task, run, fabric)
         except (Interrupted, KeyboardInterrupt) as error:

@@ -23,6 +23,10 @@ Record = dict[str, Any]
 _UNFINISHED = "unfinished"
 
 
+class BusyError(UserError):
+    """Another process is at the same run."""
+
+
 class Run:
     """A run and its files: OUT/runs/NAME/ for itself, and its line in OUT/results.jsonl.
 
@@ -69,7 +73,7 @@ class Run:
             try:
                 lock.acquire()
             except filelock.Timeout:
-                raise UserError(
+                raise BusyError(
                     f"run {self.name} must be carried out once at a time",
                     "another process that is at it",
                     "Wait for it, or stop it",
@@ -119,6 +123,7 @@ class Run:
 
     def finish(self) -> None:
         """Say that the record is written."""
+        self.failure.unlink(missing_ok=True)
         self._unfinished.unlink(missing_ok=True)
 
 
@@ -196,9 +201,15 @@ def read_records(path: Path) -> list[Record]:
                 raise UserError(
                     f"line {number} of {file} must be JSON", str(error), "Delete that line"
                 ) from error
-            if isinstance(record, dict) and record.get("schema") == SCHEMA_VERSION:
+            if _is_record(record):
                 records.append(record)
     return records
+
+
+def _is_record(content: Any) -> bool:
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA_VERSION:
+        return False
+    return content.keys() >= {"run", "task", "config", "metrics"}
 
 
 def _ends_with_newline(file: Path) -> bool:

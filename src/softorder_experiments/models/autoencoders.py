@@ -7,6 +7,7 @@ import math
 
 from torch import Tensor, nn
 
+from softorder_experiments.errors import UserError
 from softorder_experiments.models.embeddings import ImageShape
 
 
@@ -37,6 +38,12 @@ class ConvolutionalAutoEncoder(AutoEncoder):
     def __init__(self, image_shape: ImageShape) -> None:
         super().__init__()
         channels, height, width = image_shape
+        if height % 8 or width % 8:
+            raise UserError(
+                "images of a convolutional auto-encoder must have sides that divide by 8",
+                f"images of {height} x {width}",
+                "Write --set architecture=dense",
+            )
         widths = (channels, 32, 64, 128)
         inner = (widths[-1], height // 8, width // 8)
         down, up = [], []

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from softorder_experiments.config import Settings, override, parse_settings
-from softorder_experiments.errors import choose
-from softorder_experiments.tasks import TASKS
+from softorder_experiments.errors import UserError, choose
+from softorder_experiments.tasks import TASKS, Measurement, configure
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Cell:
 
     Args:
         task: Its name.
-        config: At the printed hyper-parameters, with seed 0.
+        config: With seed 0, and the hyper-parameters that are printed, or else a preset's.
         grid: The hyper-parameters to search, each a few settings.
         has_seeds: Whether another seed gives another number.
     """
@@ -63,13 +63,15 @@ class Choice:
         """Return the configuration that `softorder run` would have with these options."""
         task_type = TASKS[task]
         fields = {field.name for field in dataclasses.fields(task_type.config_type)}
-        settings = [text for text in self.settings if text.partition("=")[0] in fields]
+        settings = [text for text in self.settings if _name(text) in fields]
         changes = {**given, **parse_settings(task_type.config_type, settings)}
-        preset = self.preset or ("embedded" if changes["data"] == "digits" else "paper")
-        if preset not in task_type.presets and preset == "short":
-            preset = "paper"  # what has nothing to shorten
-        begin = choose("preset", preset, task_type.presets)
-        return override(begin(changes), changes)
+        # Where nothing is trained, there is nothing to shorten.
+        no_short = self.preset == "short" and issubclass(task_type, Measurement)
+        return configure(task, None if no_short else self.preset, changes)
+
+
+def _name(setting: str) -> str:
+    return setting.partition("=")[0]
 
 
 def table1(choice: Choice) -> list[Cell]:
@@ -122,11 +124,29 @@ def table3(choice: Choice) -> list[Cell]:
 TABLES = {"table1": table1, "table2": table2, "table3": table3}
 
 
-def plan(table: str, choice: Choice) -> list[Cell]:
-    """Return the cells of a table; a setting that none of them has is an error."""
+def plan(table: str, choice: Choice, *, grid: bool = False) -> list[Cell]:
+    """Return the cells of a table, each once.
+
+    A setting that no cell has is an error, and one that the table decides, or the grid.
+    """
     cells = choose("table", table, TABLES)(choice)
-    for text in choice.settings:
-        name = text.partition("=")[0]
-        if not any(hasattr(cell.config, name) for cell in cells):
+    for name in map(_name, choice.settings):
+        searched = {key for cell in cells for point in cell.grid * grid for key in point}
+        if name in {*_DECIDED, *searched}:
+            raise UserError(
+                f"{name} is decided by the table" if name in _DECIDED else f"{name} is searched",
+                f"--set {name}=...",
+                _DECIDED.get(name, "Leave it out, or leave --grid out"),
+            )
+        if not any(name in dataclasses.asdict(cell.config) for cell in cells):
             override(cells[0].config, {name: None})  # says which there are
-    return cells
+    return list({(cell.task, cell.config.fingerprint()): cell for cell in cells}.values())
+
+
+_DECIDED = {
+    "n": "Write --n",
+    "relaxation": "Write --relaxation",
+    "stochastic": "Write --stochastic or --deterministic",
+    "data": "Write --data",
+    "seed": "Write --seeds",
+}

@@ -22,7 +22,7 @@ def show_dry_run(console: Console, sweep: Sweep, workers: Workers) -> None:
     """Measure a few steps of each cell on the workers, and show the plan."""
     sweep.find_data()
     jobs = [sweep.job(cell, cell.config) for cell in sweep.cells]
-    with workers.ready() as count:
+    with workers.ready(sweep.count()) as count:
         with console.status(f"measuring a few steps of each of {len(jobs)} cells"):
             seconds = call(estimate, jobs)
         show_plan(console, sweep, seconds, count)
@@ -43,8 +43,9 @@ def show_plan(
     table = Table("task", "cell", "settings", "seeds", *numbers, title=f"{sweep.name}, the plan")
     done = finished_runs(Path(sweep.place.out))
     work, longest = 0.0, 0.0
-    for cell, of_run in zip(sweep.cells, seconds, strict=True):
-        total, finished = sweep.count_of(cell), sum(name in done for name in _names(sweep, cell))
+    for cell, chosen, of_run in zip(sweep.cells, sweep.choose(), seconds, strict=True):
+        total = sweep.count_of(cell)
+        finished = sum(run.name in done for run in sweep.runs_of(cell, chosen))
         left = (of_run or 0.0) * (total - finished)
         work += left
         longest = max(longest, (of_run or 0.0) * (total > finished))
@@ -70,17 +71,10 @@ def show_plan(
 def list_runs(console: Console, sweep: Sweep) -> None:
     """Name every run that can be named before anything is chosen."""
     done = finished_runs(Path(sweep.place.out))
-    for cell in sweep.cells:
-        for name in _names(sweep, cell):
-            state = "finished" if name in done else "-"
-            console.print(f"{name}  {state}", highlight=False, soft_wrap=True)
-
-
-def _names(sweep: Sweep, cell: Cell) -> list[str]:
-    configs = sweep.search(cell)
-    if len(configs) == 1:
-        configs = sweep.seeded(cell, configs[0])
-    return [sweep.job(cell, config).run.name for config in configs]
+    for cell, chosen in zip(sweep.cells, sweep.choose(), strict=True):
+        for run in sweep.runs_of(cell, chosen):
+            state = "finished" if run.name in done else "-"
+            console.print(f"{run.name}  {state}", highlight=False, soft_wrap=True)
 
 
 def _searched(sweep: Sweep, cell: Cell) -> str:

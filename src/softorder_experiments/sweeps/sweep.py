@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import statistics
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,8 @@ class Job:
     fields: dict[str, Any]
     place: Place
     threads: int
+    stop: Path
+    """A file that appears when the sweep is to stop."""
 
     @property
     def config(self) -> Any:
@@ -70,7 +74,19 @@ class Sweep:
         # Workers may have another working directory.
         self.place = dataclasses.replace(place, out=str(Path(place.out).resolve()))
         self.threads = threads
-        self.summary_file = Path(self.place.out) / "sweeps" / f"{name}.json"
+        folder = Path(self.place.out) / "sweeps"
+        what = [*((cell.task, cell.config.fingerprint()) for cell in cells), grid]
+        fingerprint = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
+        # Another choice of cells is another sweep.
+        self.summary_file = folder / f"{name}-{fingerprint}.json"
+        self.stop_file = folder / f"{name}-{uuid.uuid4().hex[:8]}.stop"
+
+    def make_folder(self) -> None:
+        """See that files can be written, before workers find that they cannot."""
+        with writing(self.stop_file.parent):
+            self.stop_file.parent.mkdir(parents=True, exist_ok=True)
+            self.stop_file.touch()
+            self.stop_file.unlink()
 
     def find_data(self) -> None:
         """Find or download what the runs need, once, before several workers do."""
@@ -83,8 +99,10 @@ class Sweep:
             return [cell.config]
         return [override(cell.config, settings) for settings in cell.grid]
 
-    def seeded(self, cell: Cell, config: Settings) -> list[Settings]:
-        """Return a configuration with every seed."""
+    def seeded(self, cell: Cell, config: Settings | None) -> list[Settings]:
+        """Return a configuration with every seed; none of nothing."""
+        if config is None:
+            return []
         seeds = range(self.seeds if cell.has_seeds else 1)
         return [override(config, {"seed": seed}) for seed in seeds]
 
@@ -92,16 +110,21 @@ class Sweep:
         """Yield what to run first, and then, when it is done, what to run with the choice."""
         if self.grid:
             yield [self.job(cell, config) for cell in self.cells for config in self.search(cell)]
+        pairs = zip(self.cells, self.choose(), strict=True)
         yield [
-            self.job(cell, config)
-            for cell, chosen in zip(self.cells, self.choose(), strict=True)
-            if chosen is not None
-            for config in self.seeded(cell, chosen)
+            self.job(cell, config) for cell, chosen in pairs for config in self.seeded(cell, chosen)
         ]
+
+    def runs_of(self, cell: Cell, chosen: Settings | None) -> list[Run]:
+        """Return the runs of a cell that can be named, given what is chosen so far."""
+        configs = [*self.search(cell), *self.seeded(cell, chosen)]
+        runs = [self.job(cell, config).run for config in configs]
+        return list({run.name: run for run in runs}.values())
 
     def job(self, cell: Cell, config: Settings) -> Job:
         """Return a run, ready to be sent."""
-        return Job(cell.task, dataclasses.asdict(config), self.place, self.threads)
+        fields = dataclasses.asdict(config)
+        return Job(cell.task, fields, self.place, self.threads, self.stop_file)
 
     def choose(self) -> list[Settings | None]:
         """Return the configuration of each cell that validates best; None where none finished."""
@@ -133,8 +156,7 @@ class Sweep:
         rows = []
         for cell, chosen in zip(self.cells, self.choose(), strict=True):
             searched = [self._entry(done, cell, config) for config in self.search(cell)]
-            seeds = self.seeded(cell, chosen) if chosen else []
-            runs = [self._entry(done, cell, config) for config in seeds]
+            runs = [self._entry(done, cell, config) for config in self.seeded(cell, chosen)]
             rows.append(
                 {
                     "task": cell.task,
@@ -157,15 +179,13 @@ class Sweep:
             "settings": settings,
             "validation": metrics.get("validation"),
             "test": metrics.get("test"),
-            "failure": run.failure.read_text() if run.failure.exists() else None,
+            "failure": run.failure.read_text() if run.failure.exists() and not metrics else None,
         }
 
     def write_summary(self) -> list[dict[str, Any]]:
         """Write what was chosen and what came out, and return it."""
         rows = self.summarize()
         content = {"sweep": self.name, "seeds": self.seeds, "grid": self.grid, "cells": rows}
-        with writing(self.summary_file):
-            self.summary_file.parent.mkdir(parents=True, exist_ok=True)
         replace(self.summary_file, json.dumps({**content, **machine.describe()}, indent=1).encode())
         return rows
 

@@ -43,15 +43,12 @@ class Workers:
                 "Write --engine ray or --engine dask, or leave --address out",
             )
 
-    @property
-    def count(self) -> int:
-        """Return how many runs there are at once on this machine."""
-        return self.jobs or max(1, (os.cpu_count() or 1) // self.threads)
-
     @contextlib.contextmanager
-    def ready(self) -> Iterator[int]:
-        """Make them ready for `call`, and return how many there are."""
-        with ENGINES[self.engine](self) as count:
+    def ready(self, most: int) -> Iterator[int]:
+        """Make them ready for `call`, and return how many there are: no more than are needed."""
+        here = max(1, (os.cpu_count() or 1) // self.threads)
+        wanted = self.jobs or (most if self.address else here)
+        with ENGINES[self.engine](self, min(wanted, most)) as count:
             yield count
 
 
@@ -66,27 +63,28 @@ def call(function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _local(workers: Workers) -> Iterator[int]:
-    count, threads = workers.count, workers.threads
-    with joblib.parallel_config("loky", n_jobs=count, inner_max_num_threads=threads):
-        yield count
+def _local(workers: Workers, jobs: int) -> Iterator[int]:
+    with joblib.parallel_config("loky", n_jobs=jobs, inner_max_num_threads=workers.threads):
+        yield jobs
 
 
 @contextlib.contextmanager
-def _ray(workers: Workers) -> Iterator[int]:
+def _ray(workers: Workers, jobs: int) -> Iterator[int]:
     _need("ray", "ray")
     import ray
     from ray.util.joblib import register_ray
 
     # Ray lets its workers give way to every other process of a machine.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    new = {} if workers.address else {"num_cpus": workers.count, "include_dashboard": False}
+    cores = jobs * workers.threads
+    new = {} if workers.address else {"num_cpus": cores, "include_dashboard": False}
     with _reaching(workers, "Ray", ConnectionError, ValueError, RuntimeError):
-        ray.init(workers.address, logging_level="ERROR", log_to_driver=False, **new)  # pyright: ignore[reportArgumentType]
+        # Without a word, Ray would look for a cluster of somebody else's.
+        ray.init(workers.address or "local", logging_level="ERROR", log_to_driver=False, **new)  # pyright: ignore[reportArgumentType]
     try:
         register_ray()
         cores = int(ray.cluster_resources().get("CPU", 1))
-        count = workers.jobs or max(1, cores // workers.threads)
+        count = min(jobs, max(1, cores // workers.threads))
         with joblib.parallel_config("ray", n_jobs=count):
             yield count
     finally:
@@ -94,7 +92,7 @@ def _ray(workers: Workers) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _dask(workers: Workers) -> Iterator[int]:
+def _dask(workers: Workers, jobs: int) -> Iterator[int]:
     _need("distributed", "dask")
     from distributed import Client, LocalCluster
 
@@ -103,15 +101,40 @@ def _dask(workers: Workers) -> Iterator[int]:
         if address is None:
             # Processes, one run each: torch's seeds and threads belong to a process.
             options: dict[str, Any] = {"threads_per_worker": 1, "dashboard_address": None}
-            address = stack.enter_context(LocalCluster(n_workers=workers.count, **options))
+            address = stack.enter_context(LocalCluster(n_workers=jobs, **options))
         with _reaching(workers, "Dask", OSError, TimeoutError, ValueError):
             client: Any = stack.enter_context(Client(address))
-        count = workers.jobs or max(1, len(client.nthreads()))
+        if workers.address is None:
+            client.register_plugin(_own_group())
+        count = min(jobs, max(1, _count_workers(client)))
         stack.enter_context(joblib.parallel_config("dask", n_jobs=count))
         yield count
 
 
-ENGINES: dict[str, Callable[[Workers], contextlib.AbstractContextManager[int]]] = {
+def _count_workers(client: Any) -> int:
+    """Return the number of Dask's workers, which must have one thread each."""
+    threads = client.nthreads()
+    if any(count != 1 for count in threads.values()):
+        raise UserError(
+            "each worker of Dask must have one thread, for random numbers belong to a process",
+            f"workers of {sorted(threads.values())} threads",
+            "Start them with `dask worker ADDRESS --nworkers N --nthreads 1`",
+        )
+    return len(threads)
+
+
+def _own_group() -> Any:
+    """Return a plugin that keeps Ctrl-C from Dask's workers, who would leave their runs at once."""
+    from distributed import WorkerPlugin
+
+    class OwnGroup(WorkerPlugin):
+        def setup(self, worker: Any) -> None:
+            os.setpgid(0, 0)
+
+    return OwnGroup()
+
+
+ENGINES: dict[str, Callable[[Workers, int], contextlib.AbstractContextManager[int]]] = {
     "local": _local,
     "ray": _ray,
     "dask": _dask,

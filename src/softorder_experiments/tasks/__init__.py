@@ -1,7 +1,10 @@
 """The experiments, one file each."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from softorder_experiments.config import override
+from softorder_experiments.errors import choose
 from softorder_experiments.tasks.base import Experiment, Measurement, Task
 from softorder_experiments.tasks.baselines import BASELINES
 from softorder_experiments.tasks.knn import KNN
@@ -12,4 +15,26 @@ TASKS: dict[str, type[Task[Any]] | type[Measurement[Any]]] = {
     task.name: task for task in (Sort, Median, KNN, *BASELINES)
 }
 
-__all__ = ["BASELINES", "KNN", "TASKS", "Experiment", "Measurement", "Median", "Sort", "Task"]
+
+def configure(task: str, preset: str | None, changes: Mapping[str, Any]) -> Any:
+    """Return a preset of a task with some fields changed.
+
+    Without a name it is `embedded` for the embedded digits, and else `paper`.
+    """
+    if preset is None:
+        preset = "embedded" if changes.get("data", "digits") == "digits" else "paper"
+    begin = choose("preset", preset, TASKS[task].presets)
+    return override(begin(changes), changes)
+
+
+__all__ = [
+    "BASELINES",
+    "KNN",
+    "TASKS",
+    "Experiment",
+    "Measurement",
+    "Median",
+    "Sort",
+    "Task",
+    "configure",
+]

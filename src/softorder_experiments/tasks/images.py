@@ -58,7 +58,7 @@ class NeighborsConfig(ImagesConfig):
     def __post_init__(self) -> None:
         """Check the values that stand on their own."""
         super().__post_init__()
-        require(self, "k", self.k >= 1, "at least 1", "--k")
+        require(self, "k", self.k >= 1, "at least 1")
         for name in ("validation_candidates", "test_candidates"):
             count = getattr(self, name)
             require(self, name, count is None or count >= self.k, "at least k, or none")
@@ -156,6 +156,8 @@ class Images:
         self.shape = (channels, height, width)
         self.classes = int(train.labels.max()) + 1
         self._mean, self._deviation = _statistics(train) if config.standardize else (0.0, 1.0)
+        if isinstance(config, NeighborsConfig):
+            self.check_count("k")
 
     def queries(self, split: str) -> tuple[Tensor, Tensor]:
         """Return which images of a split are evaluated, and their labels."""
@@ -175,9 +177,13 @@ class Images:
 
     def batches(self, batch: int) -> int:
         """Return how many minibatches use up the training images."""
+        return len(self._pools["train"]) // batch
+
+    def check_count(self, setting: str) -> None:
+        """See that a setting asks for no more training images than there are."""
         count = len(self._pools["train"])
-        require(self._config, "batch", batch <= count, f"at most the {count} training images")
-        return count // batch
+        wanted = getattr(self._config, setting)
+        require(self._config, setting, wanted <= count, f"at most the {count} training images")
 
     def minibatch(
         self, config: ImageTrainingConfig, step: int, purpose: str, size: int
@@ -234,6 +240,7 @@ class ImageTask(Task[C]):
     def __init__(self, config: C) -> None:
         super().__init__(config)
         self.images = Images(config)
+        self.images.check_count("batch")
 
     @property
     def steps_per_epoch(self) -> int:

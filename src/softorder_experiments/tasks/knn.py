@@ -74,7 +74,7 @@ class KNNConfig(EmbeddingConfig, NeighborsConfig):
 
 
 def paper(given: Mapping[str, Any]) -> KNNConfig:
-    """Return the paper's setting; k, tau and lr are from the middle of its grid."""
+    """Return the paper's setting; of k, tau and lr it prints a grid, and these are of it."""
     config = KNNConfig(preset="paper", epochs=200, lr=1e-3, k=9, tau=16.0)
     return for_data(config, given.get("data", "mnist"))
 
@@ -120,6 +120,7 @@ class KNN(ImageTask[KNNConfig]):
 
     def __init__(self, config: KNNConfig) -> None:
         super().__init__(config)
+        self.images.check_count("candidates")
         soft = relaxation(config.relaxation, config.tau)
         self.how = Noisy(soft) if config.stochastic else soft
 
