@@ -51,9 +51,14 @@ def _table_of(task: str, records: Sequence[Record]) -> Table:
     shares = [
         name for name, value in records[0]["metrics"]["test"].items() if isinstance(value, float)
     ]
-    columns = [Column(name.replace("_", " "), no_wrap=True) for name in ("epochs", *shares, "time")]
-    run = Column("run", overflow="fold")
-    table = Table(run, *columns, title=f"{task}, on test", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    # Headings may have several lines, numbers may not.
+    columns = [
+        Column(name.replace("_", "\n"), no_wrap=True) for name in ("epochs", *shares, "time")
+    ]
+    run = Column("run", overflow="fold", min_width=16)
+    table = Table(
+        run, *columns, "time", title=f"{task}, on test", box=box.SIMPLE, padding=(0, 1, 0, 0)
+    )
     for record in records:
         table.add_row(
             record["run"],
