@@ -23,6 +23,7 @@ from softorder_experiments.tasks.median import (
     embedded,
     paper,
     regression_metrics,
+    short,
 )
 
 ALONE = Processes(0, 1, torch.device("cpu"), lambda tensor: tensor)
@@ -51,6 +52,23 @@ def test_the_networks_are_two_of_the_papers():
     torch.testing.assert_close(values, network.values(images))
     assert not torch.allclose(scores, values)
     assert len(list(network.parameters())) == 2 * len(list(network.scores.parameters()))
+
+
+def test_networks_speak_in_units():
+    images = torch.rand(2, 3, 1, 8, 16)
+    plain, large = (task(unit=unit) for unit in (1.0, 100.0))
+    networks = []
+    for median in (plain, large):
+        torch.manual_seed(0)
+        networks.append(median.network())
+    for small, big in zip(*(network(images) for network in networks), strict=True):
+        torch.testing.assert_close(100 * small, big)
+    weigh = lambda scores: scores.sigmoid()[None]  # noqa: E731
+    scores, values = networks[1](images, weigh)
+    soft = torch.einsum("sbn,bnchw->sbchw", weigh(scores), images)
+    torch.testing.assert_close(values, 100 * networks[1].values(soft))
+    with pytest.raises(UserError, match="unit must be positive"):
+        task(unit=0.0)
 
 
 def test_the_printed_form_takes_the_value_of_the_soft_image():
@@ -187,6 +205,8 @@ def test_the_papers_setting():
     assert (config.lr, config.batch, config.epochs, config.digits) == (0.001, 5, 100, 4)
     assert (config.data, config.samples, config.of_soft_image) == ("mnist", 5, False)
     assert (config.initialization, config.schedule) == ("truncated-normal", "constant")
+    assert config.unit == 1
+    assert short({}).epochs <= 10
     assert paper({"n": 21, "relaxation": "softrank"}).tau == 256
     assert (embedded({}).n, embedded({}).digits, embedded({}).data) == (5, 2, "digits")
     for name, preset in PRESETS.items():

@@ -137,7 +137,7 @@ def test_a_choice_narrows_a_table():
         (lambda: plan("table1", Choice(settings=("n=7",))), "Write --n"),
         (lambda: plan("table1", Choice(settings=("seed=7",))), "Write --seeds"),
         (lambda: plan("table1", Choice(settings=("tau=7",)), grid=True), "tau is searched"),
-        (lambda: plan("table2", Choice(preset="short")), "preset must be one of embedded, paper"),
+        (lambda: plan("table2", Choice(preset="shrt")), "preset must be one of embedded, paper"),
         (lambda: Sweep("x", [], 0, False, Place()), "at least one seed"),
         (lambda: Workers("rai"), "Did you mean 'ray'"),
         (lambda: Workers(jobs=0), "jobs must be at least 1"),

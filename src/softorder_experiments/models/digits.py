@@ -38,10 +38,14 @@ class DigitNetwork(nn.Module):
 
 
 class MedianNetwork(nn.Module):
-    """Two networks alike: one scores numbers to find the median, one says what a number is."""
+    """Two networks alike: one scores numbers to find the median, one says what a number is.
 
-    def __init__(self, image_shape: tuple[int, int, int]) -> None:
+    Both speak in units of `unit`: what comes out is that many times what the networks say.
+    """
+
+    def __init__(self, image_shape: tuple[int, int, int], unit: float = 1.0) -> None:
         super().__init__()
+        self.unit = unit
         self.scores = DigitNetwork(image_shape)
         self.values = DigitNetwork(image_shape)
 
@@ -53,10 +57,10 @@ class MedianNetwork(nn.Module):
         With `weigh`, which makes weights (samples, ..., n) of the scores, the value is that of the
         weighted mean of the images: (samples, ...).
         """
-        scores = self.scores(images)
-        if weigh is None:
-            return scores, self.values(images)
-        return scores, self.values(torch.einsum("s...n,...nchw->s...chw", weigh(scores), images))
+        scores = self.unit * self.scores(images)
+        if weigh is not None:
+            images = torch.einsum("s...n,...nchw->s...chw", weigh(scores), images)
+        return scores, self.unit * self.values(images)
 
 
 def truncated_normal(network: nn.Module) -> None:
