@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -40,7 +41,10 @@ def show_plan(
         workers: How many runs at once.
     """
     numbers = [Column(name, justify="right") for name in ("runs", "finished", "a run", "left")]
-    table = Table("task", "cell", "settings", "seeds", *numbers, title=f"{sweep.name}, the plan")
+    words = [Column(name, overflow="fold") for name in ("cell", "settings", "seeds")]
+    table = Table(
+        *words, *numbers, title=f"{sweep.name}, the plan", box=box.SIMPLE, padding=(0, 1, 0, 0)
+    )
     done = finished_runs(Path(sweep.place.out))
     work, longest = 0.0, 0.0
     for cell, chosen, of_run in zip(sweep.cells, sweep.choose(), seconds, strict=True):
@@ -50,8 +54,7 @@ def show_plan(
         work += left
         longest = max(longest, (of_run or 0.0) * (total > finished))
         table.add_row(
-            cell.task,
-            cell.config.label,
+            f"{cell.task}-{cell.config.label}",
             _searched(sweep, cell),
             f"0-{sweep.seeds - 1}" if cell.has_seeds else "one",
             str(total),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,8 @@ def call(function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
     The arguments are taken one by one, when a worker has time. A worker that dies is an exception,
     whatever the engine makes of it.
     """
+    # joblib replaces a worker whose memory has grown, which is well, and warns, which is not.
+    warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
     parallel = joblib.Parallel(batch_size=1, pre_dispatch="n_jobs")  # pyright: ignore[reportArgumentType]
     return list(parallel(joblib.delayed(function)(argument) for argument in arguments))
 
