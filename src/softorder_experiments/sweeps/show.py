@@ -56,7 +56,7 @@ def show_plan(
         table.add_row(
             f"{cell.task}-{cell.config.label}",
             _searched(sweep, cell),
-            f"0-{sweep.seeds - 1}" if cell.has_seeds else "one",
+            f"0-{sweep.seeds - 1}" if cell.has_seeds and sweep.seeds > 1 else "0",
             str(total),
             str(finished),
             "not trained" if of_run is None else duration(of_run),

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from softorder_experiments.runs import finished_runs
 from softorder_experiments.sweeps.sweep import Job, Sweep
+from softorder_experiments.tables import duration
 
 _SECONDS = 1.0
 
@@ -93,7 +94,7 @@ class Watch:
             )
         finished, all_ = len(self._settled), len(self._runs)
         bar = ProgressBar(total=all_, completed=finished, width=40)
-        words = Text(f"{finished} of {all_} runs, {self._time_left()}")
+        words = Text(f"  {finished} of {all_} runs, {self._time_left()}")
         return Group(table, bar, words)
 
     def _at_work(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -108,4 +109,4 @@ class Watch:
         if not new:
             return "time left not known yet"
         seconds = (time.monotonic() - self._began) / new * (len(self._runs) - len(self._settled))
-        return f"about {seconds / 3600:.1f} h left"
+        return f"about {duration(seconds)} left"
