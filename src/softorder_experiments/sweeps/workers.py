@@ -132,7 +132,8 @@ def _own_group() -> Any:
 
     class OwnGroup(WorkerPlugin):
         def setup(self, worker: Any) -> None:
-            os.setpgid(0, 0)
+            if hasattr(os, "setpgid"):  # Windows has no groups of processes
+                os.setpgid(0, 0)
 
     return OwnGroup()
 

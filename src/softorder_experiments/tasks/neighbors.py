@@ -24,7 +24,7 @@ def neighbors_right(
     size = -(-len(index) // processes.count)
     part = torch.arange(processes.rank * size, (processes.rank + 1) * size) % len(index)
     part = _features(images, features, "train", index[part], processes.device)
-    candidates = processes.gather(part)[: len(index)]
+    candidates = _exact(processes.gather(part)[: len(index)])
 
     def classify(points: Tensor) -> Tensor:
         return vote(labels[nearest(points, candidates, k).cpu()], images.classes)
@@ -65,16 +65,19 @@ def nearest(queries: Tensor, candidates: Tensor, k: int) -> Tensor:
         candidates: (m, d).
         k: How many, at most m.
     """
-    # Apple's devices have no float64.
-    device = torch.device("cpu") if queries.device.type == "mps" else queries.device
-    candidates = candidates.to(device, torch.float64)
+    candidates = _exact(candidates)
     norms = candidates.square().sum(-1)
     found = []
     for part in queries.split(max(1, _DISTANCES_AT_ONCE // len(candidates))):
         # |q - c|^2 without |q|^2, which is the same for all.
-        distances = torch.addmm(norms, part.to(device, torch.float64), candidates.T, alpha=-2.0)
+        distances = torch.addmm(norms, _exact(part), candidates.T, alpha=-2.0)
         found.append(distances.topk(k, largest=False).indices)
     return torch.cat(found)
+
+
+def _exact(points: Tensor) -> Tensor:
+    """Return points in float64, on the CPU where the device, Apple's, has none."""
+    return (points.cpu() if points.device.type == "mps" else points).double()
 
 
 def vote(labels: Tensor, classes: int) -> Tensor:
