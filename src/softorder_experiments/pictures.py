@@ -85,9 +85,13 @@ def _draw_curve(axes: Any, record: Mapping[str, Any], metrics: Sequence[str]) ->
     axes.set_ylim(0, 1)
     axes.set_xlabel("epoch")
     axes.set_title("validation, and the training loss", fontsize=10)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    losses = [entry["loss"] for entry in curve]
     loss = axes.twinx()
-    loss.plot(epochs, [entry["loss"] for entry in curve], color="0.7", label="loss (right axis)")
+    loss.plot(epochs, losses, color="0.7", label="loss (right axis)")
+    if min(losses) >= 0:
+        loss.set_ylim(bottom=0)
     handles = [*axes.get_lines(), *loss.get_lines()]
-    axes.legend(handles, [line.get_label() for line in handles], loc="center right", frameon=False)
+    loss.legend(handles, [line.get_label() for line in handles], loc="center right", framealpha=0.8)
     axes.spines["top"].set_visible(False)
     loss.spines["top"].set_visible(False)
