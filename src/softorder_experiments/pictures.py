@@ -67,7 +67,7 @@ def draw_accuracy(record: Mapping[str, Any], path: Path) -> None:
     """Draw the learning curve of a classifier."""
     figure, axes = plt.subplots(figsize=(5, 3.6), layout="constrained")
     _draw_curve(axes, record, ["accuracy"])
-    axes.set_ylim(auto=True)
+    axes.autoscale(axis="y")  # what matters is near 1
     _save(figure, path)
 
 
