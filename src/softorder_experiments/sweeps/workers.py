@@ -77,8 +77,9 @@ def _ray(workers: Workers, jobs: int) -> Iterator[int]:
     import ray
     from ray.util.joblib import register_ray
 
-    # Ray lets its workers give way to every other process of a machine.
+    # Ray lets its workers give way to every other process of a machine, and tells its makers of it.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     cores = jobs * workers.threads
     new = {} if workers.address else {"num_cpus": cores, "include_dashboard": False}
     with _reaching(workers, "Ray", ConnectionError, ValueError, RuntimeError):
