@@ -101,6 +101,8 @@ def test_a_run_from_its_start_to_its_files(tmp_path):
     assert len(read_records(out)) == 1
     shown = softorder("show", out)
     assert "sort, on test" in shown.output
+    heading = re.findall(r"epochs|right|time", shown.output)
+    assert heading == ["epochs", "right", "right", "time"]
     assert record["run"] in shown.output
 
 

@@ -52,9 +52,7 @@ def _table_of(task: str, records: Sequence[Record]) -> Table:
         name for name, value in records[0]["metrics"]["test"].items() if isinstance(value, float)
     ]
     # Headings may have several lines, numbers may not.
-    columns = [
-        Column(name.replace("_", "\n"), no_wrap=True) for name in ("epochs", *shares, "time")
-    ]
+    columns = [Column(name.replace("_", "\n"), no_wrap=True) for name in ("epochs", *shares)]
     run = Column("run", overflow="fold", min_width=16)
     table = Table(
         run, *columns, "time", title=f"{task}, on test", box=box.SIMPLE, padding=(0, 1, 0, 0)
