@@ -68,7 +68,7 @@ def test_the_examples_of_the_help_are_right(monkeypatch, tmp_path):
     swept = []
     monkeypatch.setattr(sweeps, "carry_out_sweep", lambda sweep, *_: swept.append(sweep.name))
     monkeypatch.setattr(sweeps, "show_dry_run", lambda _, sweep, __: swept.append(sweep.name))
-    monkeypatch.setattr(sweeps.Sweep, "write_summary", lambda self: [])
+    monkeypatch.setattr(sweeps.Sweep, "summarize", lambda self: [])
     monkeypatch.chdir(tmp_path)
     offline = [text for text in examples() if not text.startswith("softorder data get")]
     assert len(offline) >= 8

@@ -77,62 +77,46 @@ Set = Annotated[
 ]
 
 
-@run_app.command(
+def _add_numbers_task(task: str, text: str, *examples: str) -> None:
+    """Add the command of a task on sequences of numbers."""
+
+    @run_app.command(task, help=text, epilog=_examples(*examples))
+    def run(
+        n: N = None,
+        relaxation: Relaxation = None,
+        stochastic: Stochastic = None,
+        data: Data = None,
+        preset: Preset = None,
+        seed: Seed = None,
+        settings: Set = None,
+        out: Out = Path(Place.out),
+        accelerator: Accelerator = Place.accelerator,
+        devices: Devices = Place.devices,
+        checkpoint_seconds: CheckpointSeconds = Place.checkpoint_seconds,
+        again: Again = False,
+    ) -> None:
+        method = {"relaxation": relaxation, "stochastic": stochastic}
+        place = Place(str(out), accelerator, devices, checkpoint_seconds)
+        given = {"n": n, **method, "data": data, "seed": seed}
+        _run(task, preset, given, settings or [], place, again)
+
+
+_add_numbers_task(
     "sort",
-    epilog=_examples(
-        "softorder run sort",
-        "softorder run sort --n 3 --relaxation neuralsort --stochastic --seed 1",
-        "softorder run sort --n 5 --data mnist --preset paper --set lr=0.001 --set epochs=6",
-        "softorder run sort --devices 2 --accelerator cpu",
-    ),
+    "Sort handwritten numbers, learnt from their order alone (the paper's Table 1).",
+    "softorder run sort",
+    "softorder run sort --n 3 --relaxation neuralsort --stochastic --seed 1",
+    "softorder run sort --n 5 --data mnist --preset paper --set lr=0.001 --set epochs=6",
+    "softorder run sort --devices 2 --accelerator cpu",
 )
-def run_sort(
-    n: N = None,
-    relaxation: Relaxation = None,
-    stochastic: Stochastic = None,
-    data: Data = None,
-    preset: Preset = None,
-    seed: Seed = None,
-    settings: Set = None,
-    out: Out = Path(Place.out),
-    accelerator: Accelerator = Place.accelerator,
-    devices: Devices = Place.devices,
-    checkpoint_seconds: CheckpointSeconds = Place.checkpoint_seconds,
-    again: Again = False,
-) -> None:
-    """Sort handwritten numbers, learnt from their order alone (the paper's Table 1)."""
-    given = {"n": n, "relaxation": relaxation, "stochastic": stochastic, "data": data, "seed": seed}
-    place = Place(str(out), accelerator, devices, checkpoint_seconds)
-    _run("sort", preset, given, settings or [], place, again)
-
-
-@run_app.command(
+_add_numbers_task(
     "median",
-    epilog=_examples(
-        "softorder run median",
-        "softorder run median --n 9 --data mnist --relaxation neuralsort",
-        "softorder run median --n 5 --data mnist --stochastic --set epochs=3",
-        "softorder run median --set of_soft_image=true",
-    ),
+    "Say the median of handwritten numbers, learnt from its value alone (Table 2).",
+    "softorder run median",
+    "softorder run median --n 9 --data mnist --relaxation neuralsort",
+    "softorder run median --n 5 --data mnist --stochastic --set epochs=3",
+    "softorder run median --set of_soft_image=true",
 )
-def run_median(
-    n: N = None,
-    relaxation: Relaxation = None,
-    stochastic: Stochastic = None,
-    data: Data = None,
-    preset: Preset = None,
-    seed: Seed = None,
-    settings: Set = None,
-    out: Out = Path(Place.out),
-    accelerator: Accelerator = Place.accelerator,
-    devices: Devices = Place.devices,
-    checkpoint_seconds: CheckpointSeconds = Place.checkpoint_seconds,
-    again: Again = False,
-) -> None:
-    """Say the median of handwritten numbers, learnt from its value alone (Table 2)."""
-    given = {"n": n, "relaxation": relaxation, "stochastic": stochastic, "data": data, "seed": seed}
-    place = Place(str(out), accelerator, devices, checkpoint_seconds)
-    _run("median", preset, given, settings or [], place, again)
 
 
 @run_app.command(
@@ -307,7 +291,7 @@ def _sweep(console: Console, planned: Sweep, workers: Workers) -> None:
     except (sweeps.SweepStopped, KeyboardInterrupt):
         console.print("\nStopped; the same command goes on from the checkpoints.")
         raise typer.Exit(_STOPPED_BY_USER) from None
-    rows = planned.write_summary()
+    rows = planned.summarize()
     sweeps.show_summary(console, planned, rows)
     if any(run["test"] is None for row in rows for run in row["runs"] or [{"test": None}]):
         raise typer.Exit(1)

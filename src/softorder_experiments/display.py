@@ -163,7 +163,26 @@ class Lines(Display):
         )
 
 
-class StatusFile(Display):
+class Silent(Display):
+    """Says nothing: for all processes but the first."""
+
+    def begin(self, step: int, steps_per_epoch: int, epochs: int) -> None:
+        """Say nothing."""
+
+    def step(self, step: int, loss: float) -> None:
+        """Say nothing."""
+
+    def epoch(self, entry: Mapping[str, Any]) -> None:
+        """Say nothing."""
+
+    def note(self, text: str) -> None:
+        """Say nothing."""
+
+    def warn(self, text: str) -> None:
+        """Say nothing."""
+
+
+class StatusFile(Silent):
     """Writes how far a run is into a file, for whoever watches a sweep.
 
     Args:
@@ -206,12 +225,6 @@ class StatusFile(Display):
         """Say the metric."""
         self._status["metric"] = entry["validation"][self._metric]
 
-    def note(self, text: str) -> None:
-        """Say nothing."""
-
-    def warn(self, text: str) -> None:
-        """Say nothing."""
-
     def _write(self) -> None:
         self._last = time.monotonic()
         partial = self._path.with_suffix(".partial")
@@ -219,25 +232,6 @@ class StatusFile(Display):
         with contextlib.suppress(OSError):
             partial.write_text(json.dumps(self._status))
             partial.replace(self._path)
-
-
-class Silent(Display):
-    """Says nothing: for all processes but the first."""
-
-    def begin(self, step: int, steps_per_epoch: int, epochs: int) -> None:
-        """Say nothing."""
-
-    def step(self, step: int, loss: float) -> None:
-        """Say nothing."""
-
-    def epoch(self, entry: Mapping[str, Any]) -> None:
-        """Say nothing."""
-
-    def note(self, text: str) -> None:
-        """Say nothing."""
-
-    def warn(self, text: str) -> None:
-        """Say nothing."""
 
 
 class _Rate:

@@ -54,14 +54,13 @@ def carry_out(
                 return run, record
             run.begin(again=again)
             console.print(f"run {run.name}", highlight=False, soft_wrap=True)
-        display = display or make_display(console, task.selection)
+        shown = (display or make_display(console, task.selection)) if is_first else Silent()
         keep_freed_memory()
         try:
             fabric.launch()
             if isinstance(task, Task):
-                told = display if is_first else Silent()
                 seconds = place.checkpoint_seconds
-                record = Trainer(task, run, fabric, told, seconds, is_stopped).fit()
+                record = Trainer(task, run, fabric, shown, seconds, is_stopped).fit()
             else:
                 record = measure(task, run, fabric)
         except (Interrupted, KeyboardInterrupt) as error:

@@ -29,6 +29,11 @@ class Cell:
     grid: tuple[dict[str, Any], ...]
     has_seeds: bool = True
 
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """Return the names of the hyper-parameters that a grid has."""
+        return tuple(self.grid[0]) if self.grid else ()
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -131,7 +136,7 @@ def plan(table: str, choice: Choice, *, grid: bool = False) -> list[Cell]:
     """
     cells = choose("table", table, TABLES)(choice)
     for name in map(_name, choice.settings):
-        searched = {key for cell in cells for point in cell.grid * grid for key in point}
+        searched = {key for cell in cells * grid for key in cell.searched}
         if name in {*_DECIDED, *searched}:
             raise UserError(
                 f"{name} is decided by the table" if name in _DECIDED else f"{name} is searched",

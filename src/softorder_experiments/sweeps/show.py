@@ -81,7 +81,7 @@ def list_runs(console: Console, sweep: Sweep) -> None:
 
 
 def _searched(sweep: Sweep, cell: Cell) -> str:
-    names = (cell.grid or ({},))[0]
+    names = cell.searched
     if not (sweep.grid and cell.grid):
         return ", ".join(f"{name} {getattr(cell.config, name):g}" for name in names)
     values = {name: list(dict.fromkeys(point[name] for point in cell.grid)) for name in names}

@@ -172,7 +172,7 @@ class Sweep:
     def _entry(self, done: Mapping[str, Record], cell: Cell, config: Settings) -> dict[str, Any]:
         run = self.job(cell, config).run
         metrics = done[run.name]["metrics"] if run.name in done else {}
-        settings = {key: getattr(config, key) for key in (cell.grid or ({},))[0]}
+        settings = {name: getattr(config, name) for name in cell.searched}
         return {
             "run": run.name,
             "seed": config.seed,
@@ -182,12 +182,11 @@ class Sweep:
             "failure": run.failure.read_text() if run.failure.exists() and not metrics else None,
         }
 
-    def write_summary(self) -> list[dict[str, Any]]:
-        """Write what was chosen and what came out, and return it."""
-        rows = self.summarize()
-        content = {"sweep": self.name, "seeds": self.seeds, "grid": self.grid, "cells": rows}
-        replace(self.summary_file, json.dumps({**content, **machine.describe()}, indent=1).encode())
-        return rows
+    def write_summary(self) -> None:
+        """Write what was chosen and what came out."""
+        heading = {"sweep": self.name, "seeds": self.seeds, "grid": self.grid}
+        content = {**heading, "cells": self.summarize(), **machine.describe()}
+        replace(self.summary_file, json.dumps(content, indent=1).encode())
 
 
 def _statistics(metrics: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:

@@ -33,7 +33,7 @@ class Watch:
     """
 
     def __init__(self, sweep: Sweep, jobs: Sequence[Job], workers: int, console: Console) -> None:
-        self._jobs, self._workers, self._console = jobs, workers, console
+        self._workers, self._console = workers, console
         self._name, self._out = sweep.name, Path(sweep.place.out)
         self._runs = {job.run.name: job.run for job in jobs}
         self._began = time.monotonic()
