@@ -149,7 +149,7 @@ def _recompute(
     flat, values, scale = arrays
     xp, valid = scores.wiring.xp, scores.valid
     again = SortedScores(scores.wiring, flat, None if valid is None else _rows(xp, valid, shape))
-    again.set_order(_rows(xp, scores.order, shape), flat)
+    again.set_order(_rows(xp, scores.order, shape), None)
     scale = scale if isinstance(scale, float) else scale[..., None]
     return PRODUCTS[kind].portable(rebuild(again, scale), flat, values)
 

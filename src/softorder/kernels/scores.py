@@ -55,6 +55,7 @@ class SortedScores:
         self._order: Array | None = None
         self._plain_positions: Array | None = None
         self._blocks: tuple[Array, Array] | None = None
+        self._looked: tuple[bool, bool] | None = None
         self._positions = Kept()
         self._items = Kept()
         self._window: slice | None = None
@@ -74,7 +75,7 @@ class SortedScores:
             self._order = _descending(self.wiring, self.scores, self.valid)
         return self._order
 
-    def set_order(self, order: Array, positions: Array) -> None:
+    def set_order(self, order: Array, positions: Array | None) -> None:
         """Take the order from a kernel that sorts by itself, with the sorted scores as they are."""
         self._order = order
         self._plain_positions = positions
@@ -83,6 +84,29 @@ class SortedScores:
     def plain_positions(self) -> Array | None:
         """The sorted scores as a sorting kernel left them: infinities in place, no gradient."""
         return self._plain_positions
+
+    def _are_finite(self) -> bool:
+        """Tell whether all scores take part and are finite: then there is one block."""
+        return self._look()[0]
+
+    def _are_distinct(self) -> bool:
+        """Tell whether, besides, no two scores of a row are equal: then no gradient is averaged."""
+        return self._look()[1]
+
+    def _look(self) -> tuple[bool, bool]:
+        """Look whether scores are finite, and distinct, where a kernel has sorted real numbers.
+
+        Of sorted scores the ends tell of infinities, and a NaN is not in order with anything.
+        """
+        if self._looked is None:
+            plain, xp = self._plain_positions, self.wiring.xp
+            if plain is None or not self.wiring.is_concrete(plain) or self.valid is not None:
+                return False, False
+            ends = xp.isfinite(plain[..., :1]) & xp.isfinite(plain[..., -1:])
+            upper, lower = plain[..., :-1], plain[..., 1:]
+            finite = bool(xp.all(ends)) and bool(xp.all(upper >= lower))
+            self._looked = finite, finite and bool(xp.all(upper > lower))
+        return self._looked
 
     @property
     def block(self) -> Array:
@@ -97,6 +121,8 @@ class SortedScores:
     @property
     def items(self) -> Array:
         """The scores as they came, 0 where infinite or masked."""
+        if self._are_distinct():
+            return self.scores
         # Taken from the positions, so that both carry the averaged gradient.
         return self._items.get(self.wiring, lambda: self.by_item(self.positions))
 
@@ -154,8 +180,12 @@ class SortedScores:
 
     def _sort(self) -> Array:
         wiring, xp = self.wiring, self.wiring.xp
-        finite = xp.where(self.block == FINITE, self._spoiled(), 0.0)
+        finite = self.scores
+        if not self._are_finite():
+            finite = xp.where(self.block == FINITE, self._spoiled(), 0.0)
         positions = take_along(wiring, finite, self.order, axis=-1)
+        if self._are_distinct():
+            return positions
         return wiring.average_gradient(positions, _begins_run(xp, positions, self.position_block))
 
     def _spoiled(self) -> Array:
@@ -171,8 +201,11 @@ class SortedScores:
         return scores + xp.astype(xp.where(spoiled, math.nan, 0.0), scores.dtype)
 
     def _find_blocks(self) -> tuple[Array, Array]:
+        xp = self.wiring.xp
+        if self._blocks is None and self._are_finite():
+            block = xp.full(self.shape, FINITE, dtype=xp.int8, device=self.device)
+            self._blocks = block, block
         if self._blocks is None:
-            xp = self.wiring.xp
             scores = self._spoiled()
             block = xp.astype(scores == math.inf, xp.int8) * PLUS_INFINITY
             block = block + xp.astype(scores == -math.inf, xp.int8) * MINUS_INFINITY
