@@ -11,10 +11,9 @@ from pathlib import Path
 from benchmarks.cases import BACKWARD, FORWARD, QUICK_SHAPES, SHAPES, Case, Shape, shape_name
 from benchmarks.checks import comparisons
 from benchmarks.implementation import LONG_SHAPE
-from benchmarks.machine import ROOT
 from benchmarks.registry import FAMILIES, IMPLEMENTATIONS, select
 from benchmarks.report import write_report
-from benchmarks.runner import Limits, Runner
+from benchmarks.runner import ROOT, Limits, Runner
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

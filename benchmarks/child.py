@@ -1,21 +1,11 @@
-"""One measurement in a process of its own: a request in on stdin, an answer out on stdout.
-
-Both are JSON. What the process ran out of, or died of, is told by the parent (`runner`).
-"""
+"""One measurement in a process of its own, which `runner` asks for."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import gc
-import json
 import math
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +13,8 @@ import torch
 from benchmarks.cases import BACKWARD, Shape
 from benchmarks.implementation import Implementation
 from benchmarks.registry import IMPLEMENTATIONS
+from softorder_experiments.isolation import answer_or_out_of_memory, serve
+from softorder_experiments.memory import peak_extra_memory
 
 Call = Callable[[], torch.Tensor]
 
@@ -201,67 +193,5 @@ def compare(left: dict[str, Any], right: dict[str, Any], seconds: float) -> dict
     }
 
 
-def peak_extra_memory(call: Call) -> tuple[dict[str, Any], float]:
-    """Run once; return the peak of resident memory above the state before, and the time.
-
-    The call is the first of its size in this process, and what smaller calls freed has been
-    given back, so nothing it needs can hide in memory that was already there.
-    """
-    gc.collect()
-    with contextlib.suppress(AttributeError):  # only glibc has malloc_trim
-        ctypes.CDLL(None).malloc_trim(0)
-    before, method = _reset_peak()
-    start = time.perf_counter()
-    result = call()
-    elapsed = time.perf_counter() - start
-    after = _status("VmHWM") if method == "VmHWM" else _lifetime_peak()
-    del result  # it is part of the peak: held until here
-    return {"bytes": max(0, after - before), "method": method}, elapsed
-
-
-def _reset_peak() -> tuple[int, str]:
-    """Reset the high-water mark where the system can; return resident bytes and the method."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        # Without a reset the difference misses what stays below an earlier peak.
-        return _lifetime_peak(), "ru_maxrss"
-    return _status("VmRSS"), "VmHWM"
-
-
-def _status(name: str) -> int:
-    """Return an entry of /proc/self/status, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {name}")
-
-
-def _lifetime_peak() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def answer_or_out_of_memory(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the answer, or that memory did not suffice for it."""
-    try:
-        return action()
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
-            raise
-        return {"outcome": "out of memory"}
-
-
-def main() -> None:
-    """Answer the request on stdin."""
-    request = json.load(sys.stdin)
-    if sys.platform == "linux":
-        limit = request["memory_limit"]
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    torch.set_num_threads(request["threads"])
-    action = {"verify": verify, "measure": measure, "compare": compare}[request["action"]]
-    print(json.dumps(answer_or_out_of_memory(lambda: action(**request["arguments"]))))
-
-
 if __name__ == "__main__":
-    main()
+    serve({"verify": verify, "measure": measure, "compare": compare})

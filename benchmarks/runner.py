@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine
 from benchmarks.cases import Case
-from softorder_experiments.machine import describe
+from softorder_experiments import isolation
+from softorder_experiments.isolation import ask
+from softorder_experiments.machine import OtherWork, describe
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(isolation.Limits):
     """What one measurement may take.
 
     Attributes:
         seconds: How long the calls of one case are repeated.
-        time_limit: Seconds after which a process is stopped: "too slow".
-        memory_limit: Bytes that a process may allocate: beyond, "out of memory".
-        threads: Threads that torch and softorder may use.
     """
 
     seconds: float = 1.0
-    time_limit: float = 300.0
-    memory_limit: int = field(default_factory=lambda: int(0.95 * machine.available_memory()))
-    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
 
 
 class Runner:
@@ -99,34 +92,9 @@ class Runner:
 
     def _timed(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Run the child and note how busy others kept the machine meanwhile."""
-        others = machine.OtherWork()
+        others = OtherWork()
         answer = self._ask(action, arguments)
         return {**answer, "other_work": others.share()}
 
     def _ask(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Run the child; whatever becomes of it is an answer."""
-        request = {
-            "action": action,
-            "arguments": arguments,
-            "threads": self.limits.threads,
-            "memory_limit": self.limits.memory_limit,
-        }
-        try:
-            process = subprocess.run(
-                [sys.executable, "-m", "benchmarks.child"],
-                input=json.dumps(request),
-                capture_output=True,
-                text=True,
-                timeout=self.limits.time_limit,
-                cwd=machine.ROOT,
-            )
-        except subprocess.TimeoutExpired:
-            return {"outcome": "too slow"}
-        if process.returncode == 0:
-            return json.loads(process.stdout.splitlines()[-1])
-        # SIGKILL is how the system ends a process when memory runs out.
-        if process.returncode == -signal.SIGKILL or "std::bad_alloc" in process.stderr:
-            return {"outcome": "out of memory"}
-        print(process.stderr, file=sys.stderr)
-        last = process.stderr.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
-        return {"outcome": f"failed: {last[0]}"}
+        return ask("benchmarks.child", action, arguments, self.limits, ROOT)
