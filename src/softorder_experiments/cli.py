@@ -1,4 +1,4 @@
-"""The command line: `softorder list | run | sweep | resume | show | data | info`."""
+"""The command line: `softorder list | run | sweep | resume | show | report | data | info`."""
 
 from __future__ import annotations
 
@@ -177,6 +177,61 @@ def run_baseline(
     _run(method, preset, {"data": data, "seed": seed}, settings or [], place, again)
 
 
+@run_app.command(
+    "speed",
+    epilog=_examples(
+        "softorder run speed --quick",
+        "softorder run speed",
+        "softorder run speed --method softsort-abs --method softsort-abs-dense --n 100 --n 1000",
+        "softorder run speed --device cuda --memory-limit 12",
+    ),
+)
+def run_speed(
+    quick: Annotated[bool, typer.Option("--quick", help="Only n = 100, 500, 1000.")] = False,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Only this one; see `softorder list`; repeat it.")
+    ] = None,
+    n: Annotated[list[int] | None, typer.Option(help="Only this length; repeat it.")] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda or mps; auto: all that are here.")
+    ] = "auto",
+    time_limit: Annotated[
+        float, typer.Option(help="Seconds for one point; beyond, it is too slow.")
+    ] = 900.0,
+    memory_limit: Annotated[
+        float | None, typer.Option(help="GiB for one point (default: 95 % of what is free).")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Of the CPU (default: as many as there are cores).")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the scores at the start.")] = 0,
+    out: Out = Path(Place.out),
+    again: Again = False,
+) -> None:
+    """Time the operators as the paper does: scores learn to be in order (Figures 6 and 8).
+
+    Each point is measured in a process of its own; one that runs out of time or memory says so.
+    What is measured stays: the same command goes on where it was stopped. Keep the machine idle.
+    """
+    from softorder_experiments import speed
+    from softorder_experiments.isolation import Limits
+
+    given = {"threads": threads, "memory_limit": memory_limit and int(memory_limit * 2**30)}
+    limits = Limits(time_limit, **{name: value for name, value in given.items() if value})
+    devices = speed.find_devices(device)
+    points = speed.plan(
+        quick=quick, methods=method or (), sizes=n or (), devices=devices, seed=seed
+    )
+    console = Console()
+    try:
+        records = speed.carry_out(points, out, limits, console, again=again)
+    except KeyboardInterrupt:
+        console.print("\nStopped; the same command goes on with the points that are left.")
+        raise typer.Exit(_STOPPED_BY_USER) from None
+    speed.show_speed(console, records)
+    console.print(f"records  {out / 'results.jsonl'}", highlight=False, soft_wrap=True)
+
+
 def _run(
     task: str,
     preset: str | None,
@@ -338,13 +393,40 @@ def show(
     from softorder_experiments import tables
     from softorder_experiments.runs import read_records
 
+    _must_exist(where)
+    tables.show_records(Console(), read_records(where), where)
+
+
+def _must_exist(where: Path) -> None:
     if not where.exists():
         raise UserError(
             "there must be a folder of results, or a file of JSON lines",
             f"{where}, which is not there",
             "`softorder run sort` makes the folder results",
         )
-    tables.show_records(Console(), read_records(where), where)
+
+
+@app.command(
+    epilog=_examples(
+        "softorder report",
+        "softorder report results/ --benchmark benchmarks/results/FILE.jsonl --to page.html",
+    )
+)
+def report(
+    where: Annotated[Path, typer.Argument(help="A folder of records, or a file.")] = Path(
+        "results"
+    ),
+    benchmark: Annotated[
+        Path | None, typer.Option(help="The JSON lines of `make bench`, for the peers.")
+    ] = None,
+    to: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write one page about everything that was run, beside the paper's numbers."""
+    from softorder_experiments.report import write_report
+
+    _must_exist(where)
+    write_report(where, benchmark, to)
+    Console().print(f"page  {to}", highlight=False, soft_wrap=True)
 
 
 @data_app.command("get", epilog=_examples("softorder data get mnist", "softorder data get cifar10"))

@@ -5,7 +5,17 @@ from __future__ import annotations
 import importlib.util
 import sys
 
-_NEEDED = ("torch", "joblib", "lightning_fabric", "matplotlib", "pooch", "rich", "sklearn", "typer")
+_NEEDED = (
+    "torch",
+    "jinja2",
+    "joblib",
+    "lightning_fabric",
+    "matplotlib",
+    "pooch",
+    "rich",
+    "sklearn",
+    "typer",
+)
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from softorder_experiments.data import DATASETS
 from softorder_experiments.relaxations import RELAXATIONS
 from softorder_experiments.runs import Record, Run, unfinished_runs
+from softorder_experiments.speed import METHODS, TASK, show_speed
 from softorder_experiments.tasks import TASKS
 
 
@@ -39,7 +40,11 @@ def show_result(console: Console, run: Run, record: Record) -> None:
 def show_records(console: Console, records: Sequence[Record], where: Path) -> None:
     """Show a line for each record, and the runs that are not finished."""
     for task in sorted({record["task"] for record in records}):
-        console.print(_table_of(task, [record for record in records if record["task"] == task]))
+        of_task = [record for record in records if record["task"] == task]
+        if task == TASK:
+            show_speed(console, of_task)
+        else:
+            console.print(_table_of(task, of_task))
     if not records:
         console.print(f"no records in {where}", highlight=False, soft_wrap=True)
     for folder in unfinished_runs(where):
@@ -76,6 +81,10 @@ def list_everything(console: Console) -> None:
             values = (json.dumps(fields[field.name]) for fields in presets.values())
             table.add_row(field.name, *values)
         console.print(table)
+    table = Table("--method", "", title="speed: the paper's speed experiment (Figures 6 and 8)")
+    for name, method in METHODS.items():
+        table.add_row(name, f"{method.about}, tau {method.tau:g}")
+    console.print(table)
     console.print(f"relaxations: {', '.join(RELAXATIONS)}", highlight=False)
     table = Table("data", "", title="data sets")
     for name, dataset in DATASETS.items():

@@ -1,0 +1,5 @@
+"""`softorder report`: one page from the JSON lines alone."""
+
+from softorder_experiments.report.page import Report, write_report
+
+__all__ = ["Report", "write_report"]

@@ -1,0 +1,106 @@
+"""Reads the lines that `make bench` wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from softorder_experiments.errors import UserError
+
+Line = dict[str, Any]
+_BACKWARD = "forward+backward"
+# Implementations of softorder's own that are no choice of a user's, or compare nothing here.
+_LEFT_OUT = ("native", "portable")
+
+
+class Benchmark:
+    """Time and memory of each implementation, forward and backward; the newest line counts."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        """Keep the lines of cases and verifications."""
+        self.lines = [line for line in lines if "implementation" in line]
+        self._cases = {
+            (line["implementation"], *line["shape"]): line
+            for line in self.lines
+            if line["kind"] == "case" and line["direction"] == _BACKWARD
+        }
+
+    @classmethod
+    def read(cls, file: Path | None) -> Benchmark:
+        """Read a file of JSON lines; none gives an empty benchmark."""
+        if file is None:
+            return cls([])
+        try:
+            return cls([json.loads(line) for line in file.read_text().splitlines()])
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{file} must hold the JSON lines of a benchmark",
+                f"{type(error).__name__}: {error}",
+                "`make bench` writes benchmarks/results/<date>.jsonl",
+            ) from error
+
+    @property
+    def sorts(self) -> list[str]:
+        """The implementations that sort values, in the order of the run."""
+        return [name for name in self._names if "rank" not in name.lower()]
+
+    @property
+    def ranks(self) -> list[str]:
+        """The implementations that rank."""
+        return [name for name in self._names if "rank" in name.lower()]
+
+    @property
+    def _names(self) -> list[str]:
+        names = dict.fromkeys(name for name, *_ in self._cases)
+        return [name for name in names if not name.startswith(_LEFT_OUT)]
+
+    @property
+    def machine(self) -> str:
+        """Where it was measured, in words."""
+        if not self.lines:
+            return ""
+        line = self.lines[-1]
+        machine, threads = line["machine"], line["configuration"]["threads"]
+        return f"{machine['cpu']}, {machine['cores']} cores, {threads} threads"
+
+    @property
+    def origins(self) -> list[Line]:
+        """One line of each commit and machine."""
+        return list({json.dumps([x["commit"], x["machine"]]): x for x in self.lines}.values())
+
+    def times(self, name: str, batch: int) -> dict[int, float]:
+        """Return the median seconds by n, increasing, where a case ran."""
+        return {
+            n: line["seconds"]["median"]
+            for (_, _, n), line in sorted(self._cases.items(), key=lambda item: item[0][2])
+            if line["implementation"] == name
+            and line["shape"][0] == batch
+            and line["outcome"] == "ok"
+        }
+
+    def sizes(self, batch: int) -> list[int]:
+        """Return the n that were tried with a batch."""
+        return sorted({n for _, rows, n in self._cases if rows == batch})
+
+    def case(self, name: str, batch: int, n: int) -> Line | None:
+        """Return the line of a case; None if it was not tried."""
+        return self._cases.get((name, batch, n))
+
+    def verification(self, name: str) -> Line | None:
+        """Return how an implementation agreed with its reference."""
+        found = [
+            line
+            for line in self.lines
+            if line["kind"] == "verification" and line["implementation"] == name
+        ]
+        return found[-1] if found else None
+
+    @property
+    def missing(self) -> list[tuple[str, str]]:
+        """Implementations that were not timed, and why."""
+        verified = {line["implementation"]: line for line in self.lines if line["kind"] != "case"}
+        return [
+            (name, line["outcome"]) for name, line in verified.items() if line["outcome"] != "ok"
+        ]

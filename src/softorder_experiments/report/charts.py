@@ -1,0 +1,161 @@
+"""Charts in matplotlib, drawn once for a light page and once for a dark one."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+# The colours of Okabe and Ito, which the colour-blind can tell apart; markers and dashes say it
+# again. What is black in the light is white in the dark.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+INK = "ink"
+_THEMES: dict[str, dict[str, str]] = {
+    "light": {"ink": "#1b1b1b", "grid": "#dddddd"},
+    "dark": {"ink": "#e8e8e8", "grid": "#444444"},
+}
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure of the page.
+
+    Attributes:
+        name: Of its file, and its anchor.
+        title: Above it.
+        alt: What is seen, in words.
+        caption: Below it.
+        light: The picture as SVG for a light page.
+        dark: The same for a dark one.
+        runs: The records behind it.
+    """
+
+    name: str
+    title: str
+    alt: str
+    caption: str
+    light: str
+    dark: str
+    runs: tuple[Mapping[str, Any], ...] = ()
+
+    def uri(self, theme: str) -> str:
+        """Return the picture as an address that holds it."""
+        text = {"light": self.light, "dark": self.dark}[theme]
+        return "data:image/svg+xml;base64," + base64.b64encode(text.encode()).decode()
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line of a chart.
+
+    Attributes:
+        label: In the legend.
+        x: Where.
+        y: What.
+        color: Of COLORS, or INK.
+        style: Of the line, as matplotlib has it.
+        marker: At the points; none for many.
+    """
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    color: str = INK
+    style: str = "-"
+    marker: str = ""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A plot of curves: what its axes say, and how they are scaled."""
+
+    curves: Sequence[Curve]
+    x: str
+    y: str
+    title: str = ""
+    log: bool = False
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+
+def draw_curves(axes: Sequence[Axis]) -> tuple[str, str]:
+    """Draw plots side by side under one legend; return the light picture and the dark one."""
+
+    def draw(theme: Mapping[str, str]) -> Any:
+        width = 5.2 * len(axes) if len(axes) > 1 else 7.0
+        figure, plots = plt.subplots(
+            1, len(axes), figsize=(width, 4.4), layout="constrained", squeeze=False
+        )
+        labels: dict[str, Any] = {}
+        for axis, plot in zip(axes, plots[0], strict=True):
+            _plot(plot, axis, theme)
+            for line in plot.get_lines():
+                labels.setdefault(line.get_label(), line)
+        figure.legend(
+            list(labels.values()),
+            list(labels),
+            loc="outside lower center",
+            # As many as fit: a character is about a fourteenth of an inch wide, its mark half one.
+            ncols=max(1, min(3, int(width / (max(map(len, labels)) / 14 + 0.7)))),
+            frameon=False,
+        )
+        return figure
+
+    return both_themes(draw)
+
+
+def _plot(plot: Any, axis: Axis, theme: Mapping[str, str]) -> None:
+    for curve in axis.curves:
+        plot.plot(
+            curve.x,
+            curve.y,
+            curve.style,
+            color=theme["ink"] if curve.color == INK else curve.color,
+            marker=curve.marker,
+            markersize=4.5,
+            label=curve.label,
+        )
+    plot.set(xlabel=axis.x, ylabel=axis.y, title=axis.title)
+    if axis.log:
+        plot.set(xscale="log", yscale="log")
+    else:
+        plot.xaxis.get_major_locator().set_params(integer=True)
+    if axis.limits:
+        plot.set_ylim(**axis.limits)
+    plot.grid(which="major", linewidth=0.6)
+
+
+def both_themes(draw: Callable[[Mapping[str, str]], Any]) -> tuple[str, str]:
+    """Return what a function draws, for a light page and for a dark one, as SVG."""
+    light, dark = (_save(draw, theme) for theme in _THEMES.values())
+    return light, dark
+
+
+def _save(draw: Callable[[Mapping[str, str]], Any], theme: Mapping[str, str]) -> str:
+    ink = dict.fromkeys(
+        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"),
+        theme["ink"],
+    )
+    rest = {
+        "grid.color": theme["grid"],
+        "axes.titlesize": "medium",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        # Text stays text, and the same numbers give the same file.
+        "svg.fonttype": "none",
+        "svg.hashsalt": "softorder",
+        "font.family": "sans-serif",
+    }
+    settings: dict[Any, Any] = {**ink, **rest}
+    stream = io.StringIO()
+    with plt.rc_context(settings):
+        figure = draw(theme)
+        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
+        plt.close(figure)
+    return stream.getvalue()

@@ -1,0 +1,94 @@
+"""Measures the points that have no record yet, each in a process of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from softorder_experiments import machine
+from softorder_experiments.isolation import Limits, ask
+from softorder_experiments.runs import (
+    SCHEMA_VERSION,
+    Record,
+    append_record,
+    finished_runs,
+    run_of,
+)
+from softorder_experiments.speed.plan import SpeedConfig
+from softorder_experiments.speed.show import describe
+
+TASK = "speed"
+Found: TypeAlias = list[Record]
+
+
+def find_devices(wanted: str) -> tuple[str, ...]:
+    """Return the devices to measure on: the CPU and any other found, or the one that is wanted."""
+    if wanted != "auto":
+        return (wanted,)
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    return ("cpu", *(device for device, found in there.items() if found))
+
+
+def carry_out(
+    points: Sequence[SpeedConfig],
+    out: Path,
+    limits: Limits,
+    console: Console,
+    *,
+    again: bool = False,
+) -> Found:
+    """Measure what was not measured before; return the record of every point.
+
+    What ran out of time or memory is tried again if it may take more than it could then.
+    """
+    done = {} if again else finished_runs(out)
+    found: Found = []
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("", total=len(points))
+        for point in points:
+            progress.update(bar, description=f"{point.method}, n = {point.n:,}")
+            name = run_of(TASK, point, out).name
+            record = done.get(name)
+            if record is None or not _is_final(record, limits):
+                record = _measure(point, name, limits)
+                append_record(out / "results.jsonl", record)
+                progress.console.print(describe(record), highlight=False, soft_wrap=True)
+            found.append(record)
+            progress.advance(bar)
+    return found
+
+
+def _is_final(record: Record, limits: Limits) -> bool:
+    """Tell whether a point need not be measured again."""
+    before = record["limits"]
+    less = before["seconds"] < limits.time_limit or before["bytes"] < 0.9 * limits.memory_limit
+    return record["outcome"] == "ok" or not less
+
+
+def _measure(point: SpeedConfig, name: str, limits: Limits) -> Record:
+    origin, others, began = machine.describe(), machine.OtherWork(), time.monotonic()
+    config = dataclasses.asdict(point)
+    answer = ask("softorder_experiments.speed.child", "train", {"config": config}, limits)
+    return {
+        "schema": SCHEMA_VERSION,
+        "run": name,
+        "task": TASK,
+        "config": config,
+        "seed": point.seed,
+        "outcome": answer["outcome"],
+        "metrics": answer.get("metrics", {}),
+        "curve": answer.get("curve", []),
+        "seconds": round(time.monotonic() - began, 3),
+        "limits": {"seconds": limits.time_limit, "bytes": limits.memory_limit},
+        "device": point.device,
+        "threads": limits.threads,
+        "other_work": others.share(),
+        **origin,
+    }

@@ -1,0 +1,129 @@
+"""Which points there are: a method, an n, a number of epochs, an order of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from softorder_experiments.config import Settings, require
+from softorder_experiments.errors import choose
+from softorder_experiments.speed.methods import METHODS
+
+BATCH = 20
+PAPER = (100, 500, 1000, 2000, 3000, 4000)
+QUICK = (100, 500, 1000)
+LONG = (10**4, 10**5, 10**6)
+CURVE_N = 1000
+"""Where the dense methods learn for all 100 epochs, to compare curves."""
+_CURVES = (CURVE_N, 4000)
+_OPPOSITE = (1000, 4000)
+_EPOCHS, _DENSE_EPOCHS, _LONG_EPOCHS = 100, 6, 6
+ORDERS: dict[str, None] = {"random": None, "opposite": None}
+# How rows and penalty weigh. As printed, and in the authors' PyTorch: the mean over all rows, plus
+# |scores|^2 / 200. Behind their learning curves (TensorFlow): the sum over rows of each one's mean,
+# plus 5 |scores|^2 / n, which is the same penalty at n = 1000.
+OBJECTIVES: dict[str, None] = {"printed": None, "curves": None}
+
+
+@dataclass(frozen=True)
+class SpeedConfig(Settings):
+    """One point of the experiment.
+
+    Args:
+        method: What computes P.
+        n: The number of scores in a row; there are 20 rows.
+        epochs: Steps, one of which is an epoch. The first is not timed.
+        order: Of the scores at the start: `random`, or `opposite` to what they learn.
+        objective: The loss as it is `printed`, or as it is behind the paper's learning `curves`.
+        device: `cpu`, `cuda` or `mps`; the machine is part of what is measured.
+    """
+
+    preset: str = "paper"
+    data: str = "uniform"
+    method: str = "softsort-square"
+    n: int = 1000
+    epochs: int = _EPOCHS
+    order: str = "random"
+    objective: str = "printed"
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        """Check the values that stand on their own."""
+        super().__post_init__()
+        choose("method", self.method, METHODS)
+        choose("order", self.order, ORDERS)
+        choose("objective", self.objective, OBJECTIVES)
+        require(self, "n", self.n >= 2, "at least 2", "--n")
+        require(self, "epochs", self.epochs >= 2, "at least 2: the first is not timed")
+
+    @property
+    def label(self) -> str:
+        """Return what tells this point from others, for the eye."""
+        variants = (self.order, self.objective)
+        unusual = [word for word in variants if word not in ("random", "printed")]
+        return "-".join((self.method, f"n{self.n}", f"e{self.epochs}", *unusual, self.device))
+
+
+def plan(
+    *,
+    quick: bool = False,
+    methods: Sequence[str] = (),
+    sizes: Sequence[int] = (),
+    devices: Sequence[str] = ("cpu",),
+    seed: int = 0,
+) -> list[SpeedConfig]:
+    """Return the points in the order in which they are measured, small ones first.
+
+    Args:
+        quick: Only n = 100, 500, 1000.
+        methods: Only these; by default all.
+        sizes: Only these n; by default the paper's axis, and beyond it a longer one for ours.
+        devices: Where to measure; the first also has learning curves and the other order.
+        seed: Of the scores at the start.
+    """
+    wanted = list(methods) or list(METHODS)
+    axis = tuple(sizes) or (QUICK if quick else PAPER + LONG)
+    points = []
+    for n in axis:
+        for device in devices:
+            points += [
+                SpeedConfig(seed=seed, method=name, n=n, epochs=_epochs(name, n), device=device)
+                for name in wanted
+                if _is_tried(name, n)
+            ]
+    if not (quick or sizes):
+        points += _curves(wanted, devices[0], seed) + _opposite(wanted, devices[0], seed)
+    return points
+
+
+def _curves(names: Sequence[str], device: str, seed: int) -> list[SpeedConfig]:
+    """Return the points of the learning curves: dense methods at the smaller n only."""
+    return [
+        SpeedConfig(seed=seed, method=name, n=n, objective="curves", device=device)
+        for n in _CURVES
+        for name in names
+        if not METHODS[name].is_dense or (n == CURVE_N and name != "neuralsort-published")
+    ]
+
+
+def _opposite(names: Sequence[str], device: str, seed: int) -> list[SpeedConfig]:
+    """Return the points that begin in the opposite order."""
+    return [
+        SpeedConfig(
+            seed=seed, method=name, n=n, epochs=_epochs(name, n), order="opposite", device=device
+        )
+        for n in _OPPOSITE
+        for name in names
+        if n == CURVE_N or not METHODS[name].is_dense
+    ]
+
+
+def _is_tried(name: str, n: int) -> bool:
+    method = choose("method", name, METHODS)
+    return n < LONG[0] or n <= method.largest
+
+
+def _epochs(name: str, n: int) -> int:
+    if METHODS[name].is_dense:
+        return _DENSE_EPOCHS
+    return _LONG_EPOCHS if n >= LONG[0] else _EPOCHS

@@ -1,0 +1,131 @@
+"""Tables of the speed experiment for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Column, Table
+
+from softorder_experiments.runs import Record
+from softorder_experiments.speed.methods import METHODS
+
+# What the paper found on its CPU, time over that of SoftSort as printed; with table and row, all
+# of its numbers are in report/printed.json, and a test compares the two.
+PRINTED_RATIOS = {"neuralsort-published": 6.0, "neuralsort-corrected": 1.8}
+_REFERENCE = "softsort-square-dense"
+
+
+def show_speed(console: Console, records: Sequence[Record]) -> None:
+    """Show time, memory and correlation by method and n, then the ratios of the paper."""
+    for device in dict.fromkeys(record["device"] for record in records):
+        here = [record for record in records if record["device"] == device]
+        usual = [record for record in here if _is_usual(record)]
+        for title, cell in _QUANTITIES.items():
+            console.print(_table(f"{title}, {device}", usual, cell))
+        _show_ratios(console, newest(usual))
+    opposite = [record for record in records if record["config"]["order"] == "opposite"]
+    if opposite:
+        console.print(_table("time per epoch, input in the opposite order", opposite, _time))
+    curves = [record for record in records if record["config"]["objective"] == "curves"]
+    if curves:
+        title = "Spearman's rho (after epochs), the loss of the paper's learning curves"
+        console.print(_table(title, curves, _spearman))
+
+
+def _is_usual(record: Record) -> bool:
+    config = record["config"]
+    return config["order"] == "random" and config["objective"] == "printed"
+
+
+def newest(records: Sequence[Record]) -> dict[tuple[str, int], Record]:
+    """Return the newest record by method and n."""
+    return {(record["config"]["method"], record["config"]["n"]): record for record in records}
+
+
+def describe(record: Record) -> str:
+    """Return a line about one point."""
+    config = record["config"]
+    about = METHODS[config["method"]].about
+    variant = "" if _is_usual(record) else f", {config['order']} order, {config['objective']} loss"
+    title = f"{about}, n = {config['n']:,}{variant}, {config['epochs']} epochs"
+    if record["outcome"] != "ok":
+        return f"{title:72} {record['outcome']}"
+    metrics = record["metrics"]
+    return (
+        f"{title:72} {seconds(metrics['seconds_per_epoch']):>9} {_memory(record):>10}  "
+        f"Spearman {metrics['spearman']:.5f}"
+    )
+
+
+def seconds(value: float) -> str:
+    """Say a short time."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-6:.3g} µs"
+
+
+def _table(title: str, records: Sequence[Record], cell: Callable[[Record], str]) -> Table:
+    found = newest(records)
+    sizes = sorted({n for _, n in found})
+    columns = [Column(f"n = {n:,}", justify="right", no_wrap=True) for n in sizes]
+    table = Table("", *columns, title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for name, method in METHODS.items():
+        if any(key[0] == name for key in found):
+            cells = (found.get((name, n)) for n in sizes)
+            table.add_row(
+                method.about,
+                *(_cell(record, cell) for record in cells),
+                style=None if method.is_dense else "bold",
+            )
+    return table
+
+
+def _cell(record: Record | None, cell: Callable[[Record], str]) -> str:
+    if record is None:
+        return ""
+    return cell(record) if record["outcome"] == "ok" else record["outcome"]
+
+
+def _time(record: Record) -> str:
+    return seconds(record["metrics"]["seconds_per_epoch"])
+
+
+def _memory(record: Record) -> str:
+    return f"{record['metrics']['memory']['bytes'] / 1e6:,.1f} MB"
+
+
+def _spearman(record: Record) -> str:
+    return f"{record['metrics']['spearman']:.4f} ({record['config']['epochs']})"
+
+
+_QUANTITIES = {
+    "time per epoch": _time,
+    "peak memory of a step": _memory,
+    "Spearman's rho (after epochs)": _spearman,
+}
+
+
+def _show_ratios(console: Console, found: dict[tuple[str, int], Record]) -> None:
+    """Say how many times SoftSort's dense time others take, beside what the paper says."""
+    for name, printed in PRINTED_RATIOS.items():
+        ratios = [f"{ratio:.2g} (n = {n:,})" for n, ratio in ratios_of(found, name)]
+        if ratios:
+            console.print(
+                f"{METHODS[name].about}, over SoftSort |.|² as printed: {', '.join(ratios)}; "
+                f"the paper, on its CPU: {printed:g}",
+                highlight=False,
+            )
+
+
+def ratios_of(found: dict[tuple[str, int], Record], name: str) -> list[tuple[int, float]]:
+    """Return n and the time of a method over that of dense SoftSort, where both were measured."""
+    times = {
+        key: record["metrics"]["seconds_per_epoch"]
+        for key, record in found.items()
+        if record["outcome"] == "ok"
+    }
+    sizes = sorted(n for method, n in times if method == name and (_REFERENCE, n) in times)
+    return [(n, times[name, n] / times[_REFERENCE, n]) for n in sizes]

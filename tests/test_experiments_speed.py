@@ -1,0 +1,182 @@
+"""The speed experiment: what it computes, how it is measured, what becomes of failures."""
+
+import dataclasses
+import json
+
+import numpy
+import pytest
+import scipy.stats
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+from softorder_experiments import cli, speed
+from softorder_experiments.errors import UserError
+from softorder_experiments.isolation import OUT_OF_MEMORY, TOO_SLOW, Limits, ask
+from softorder_experiments.report.comparison import printed
+from softorder_experiments.runs import read_records
+from softorder_experiments.speed.child import Learner, initial_scores, spearman, train
+from softorder_experiments.speed.plan import SpeedConfig
+from softorder_experiments.speed.show import PRINTED_RATIOS
+
+CHILD = "softorder_experiments.speed.child"
+LIMITS = Limits(time_limit=120.0)
+
+
+@pytest.mark.parametrize("operator", ["softsort-square", "softsort-abs", "neuralsort"])
+def test_all_methods_of_an_operator_take_the_same_step(operator):
+    names = [name for name, method in speed.METHODS.items() if method.operator == operator]
+    assert len(names) >= 2
+    after = {}
+    for name in names:
+        learner = Learner(SpeedConfig(method=name, n=40))
+        learner.scores = learner.scores.detach().double().requires_grad_()
+        learner._optimizer.param_groups[0]["params"] = [learner.scores]
+        learner.step()
+        after[name] = learner.loss.item(), learner.scores.detach()
+    loss, scores = after.pop(names[0])
+    for other_loss, other in after.values():
+        assert other_loss == pytest.approx(loss, rel=1e-9)
+        torch.testing.assert_close(other, scores, rtol=1e-7, atol=1e-9)
+
+
+def test_the_step_is_that_of_the_printed_loss():
+    """-mean log P[i, i] + |scores|^2 / 200 by autograd, lr 10; scaling is constant."""
+    point = SpeedConfig(method="softsort-square-dense", n=30)
+    learner = Learner(point)
+    start = learner.scores.detach().clone().requires_grad_()
+    low, high = start.detach().amin(-1, True), start.detach().amax(-1, True)
+    scaled = (start - low) / (high - low)
+    ordered = scaled.sort(-1, descending=True).values
+    P = torch.softmax(-((ordered[..., None] - scaled[..., None, :]) ** 2) / 0.03, -1)
+    loss = -P.diagonal(dim1=-2, dim2=-1).log().mean() + start.square().sum() / 200
+    (gradient,) = torch.autograd.grad(loss, start)
+    learner.step()
+    torch.testing.assert_close(learner.scores.detach(), (start - 10 * gradient).detach())
+
+
+def test_the_loss_behind_the_curves_is_the_authors():
+    """20 (-mean log P[i, i] + 5 mean scores^2), as their TensorFlow has it."""
+    learner = Learner(SpeedConfig(method="softsort-abs-dense", n=30, objective="curves"))
+    start = learner.scores.detach().clone().requires_grad_()
+    low, high = start.detach().amin(-1, True), start.detach().amax(-1, True)
+    scaled = (start - low) / (high - low)
+    ordered = scaled.sort(-1, descending=True).values
+    P = torch.softmax(-(ordered[..., None] - scaled[..., None, :]).abs() / 0.1, -1)
+    mean = -P.diagonal(dim1=-2, dim2=-1).log().mean()
+    loss = 20 * (mean + 5 * start.square().mean())
+    (gradient,) = torch.autograd.grad(loss, start)
+    learner.step()
+    torch.testing.assert_close(
+        learner.scores.detach(), (start - 10 * gradient).detach(), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_scores_learn_their_order_and_the_curve_says_so():
+    answer = train(dataclasses.asdict(SpeedConfig(method="softsort-square", n=60)))
+    assert answer["outcome"] == "ok"
+    curve = [entry["spearman"] for entry in answer["curve"]]
+    assert len(curve) == 100
+    assert abs(curve[0]) < 0.5
+    assert answer["metrics"]["spearman"] == curve[-1] > 0.999
+    assert answer["metrics"]["lowest_spearman"] <= answer["metrics"]["spearman"]
+    assert answer["metrics"]["seconds_per_epoch"] > 0
+
+
+def test_dense_and_ours_have_the_same_learning_curve():
+    curves = []
+    for method in ("softsort-square", "softsort-square-dense"):
+        point = SpeedConfig(method=method, n=50, epochs=60)
+        curve = train(dataclasses.asdict(point))["curve"]
+        curves.append([entry["spearman"] for entry in curve])
+    assert numpy.abs(numpy.subtract(*curves)).max() < 0.01
+
+
+def test_spearman_is_scipys():
+    scores = torch.rand(3, 50).round(decimals=1)  # with ties
+    want = [scipy.stats.spearmanr(row, numpy.arange(50, 0, -1)).statistic for row in scores]
+    numpy.testing.assert_allclose(spearman(scores), want)
+
+
+def test_the_opposite_order_is_the_opposite():
+    scores = initial_scores(SpeedConfig(n=20, order="opposite"))
+    assert scores.shape == (20, 20)
+    numpy.testing.assert_allclose(spearman(scores), -1)
+    assert (scores.min() >= -1, scores.max() <= 1) == (True, True)
+
+
+def test_what_runs_out_of_time_or_memory_says_so():
+    dense = {"config": dataclasses.asdict(SpeedConfig(method="softsort-abs-dense", n=3000))}
+    little = Limits(time_limit=120.0, memory_limit=1 << 30)
+    assert ask(CHILD, "train", dense, little) == {"outcome": OUT_OF_MEMORY}
+    assert ask(CHILD, "train", dense, Limits(time_limit=0.5)) == {"outcome": TOO_SLOW}
+
+
+def test_a_child_that_fails_says_why(capfd):
+    answer = ask(CHILD, "train", {"config": {"method": "quicksort"}}, LIMITS)
+    assert answer["outcome"].startswith("failed: ")
+    assert "quicksort" in answer["outcome"]
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_the_plan_is_the_issues():
+    quick = speed.plan(quick=True)
+    assert {point.n for point in quick} == {100, 500, 1000}
+    assert len(quick) == 3 * len(speed.METHODS)
+    for point in quick:
+        assert point.epochs == (6 if speed.METHODS[point.method].is_dense else 100)
+    full = speed.plan()
+    assert set(quick) <= set(full)
+    assert {point.n for point in full if point.method == "softsort-abs"} >= {4000, 10**6}
+    assert max(point.n for point in full if speed.METHODS[point.method].is_dense) == 4000
+    assert any(point.order == "opposite" for point in full)
+    assert len({point.label for point in full}) == len(full)
+    devices = {point.device for point in speed.plan(quick=True, devices=("cpu", "cuda"))}
+    assert devices == {"cpu", "cuda"}
+
+
+@pytest.mark.parametrize("wrong", [{"method": "quicksort"}, {"n": 1}, {"epochs": 1}])
+def test_a_wrong_point_is_an_error(wrong):
+    with pytest.raises(UserError):
+        SpeedConfig(**wrong)
+
+
+def test_a_point_is_measured_once(tmp_path):
+    points = speed.plan(methods=["softsort-abs"], sizes=[10])
+    console = Console(quiet=True)
+    (first,) = speed.carry_out(points, tmp_path, LIMITS, console)
+    (second,) = speed.carry_out(points, tmp_path, LIMITS, console)
+    assert first == second
+    assert len(read_records(tmp_path)) == 1
+    assert first["metrics"]["memory"]["bytes"] >= 0
+    speed.carry_out(points, tmp_path, LIMITS, console, again=True)
+    assert len(read_records(tmp_path)) == 2
+
+
+def test_a_point_that_was_too_slow_is_tried_again_with_more_time(tmp_path):
+    points = speed.plan(methods=["softsort-abs"], sizes=[10])
+    console = Console(quiet=True)
+    (hasty,) = speed.carry_out(points, tmp_path, Limits(time_limit=0.01), console)
+    assert hasty["outcome"] == TOO_SLOW
+    (same,) = speed.carry_out(points, tmp_path, Limits(time_limit=0.01), console)
+    assert same == hasty
+    (patient,) = speed.carry_out(points, tmp_path, LIMITS, console)
+    assert patient["outcome"] == "ok"
+
+
+def test_the_command_shows_time_memory_and_the_papers_ratios(tmp_path):
+    words = ["run", "speed", "--n", "12", "--out", str(tmp_path)]
+    methods = ["softsort-square", "softsort-square-dense", "neuralsort-corrected"]
+    words += [word for name in methods for word in ("--method", name)]
+    result = CliRunner().invoke(cli.app, words, env={"COLUMNS": "160"})
+    assert result.exit_code == 0, result.output
+    for part in ("time per epoch, cpu", "peak memory", "Spearman", "the paper, on its CPU: 1.8"):
+        assert part in result.output
+    shown = CliRunner().invoke(cli.app, ["show", str(tmp_path)], env={"COLUMNS": "160"})
+    assert "SoftSort |.|², softorder" in shown.output
+    line = json.loads((tmp_path / "results.jsonl").read_text().splitlines()[0])
+    assert {"machine", "versions", "commit", "curve", "other_work", "limits"} <= line.keys()
+
+
+def test_the_printed_ratios_are_those_of_the_data_file():
+    assert printed()["speed"]["ratios"] == PRINTED_RATIOS
