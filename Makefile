@@ -42,13 +42,18 @@ picture: $(READY)  ## Draw the README's picture anew
 choose: $(READY)  ## Write docs/how_to_choose.md from what was found and measured
 	$(BIN)/python -m tools.how_to_choose
 
-# torchsort is one of the peers. It has no wheel, and takes any nvcc on the path for a wish to have
-# CUDA; hide it. Without torchsort its rows say so.
-$(VENV)/.torchsort: $(READY)
-	-env -u CUDA_HOME PATH=/usr/bin:/bin $(BIN)/python -m pip install --quiet --no-build-isolation torchsort==0.1.10
+# The peers, each by itself: one that cannot be installed does not stop the others, and its rows
+# say so. torchsort has no wheel, and takes any nvcc on the path for a wish to have CUDA; hide it.
+PEER := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+$(VENV)/.peers: $(READY)
+	-env -u CUDA_HOME PATH=/usr/bin:/bin $(PEER) --no-build-isolation torchsort==0.1.10
+	-$(PEER) diffsort==0.2.0
+	-$(PEER) difftopk==0.2.0
+	-$(PEER) POT==0.9.7.post1
+	-$(PEER) ott-jax==0.6.0 jax==0.10.2
 	@touch $@
 
-bench: $(VENV)/.torchsort  ## Measure time and memory against the dense formula and peers (an hour, idle machine)
+bench: $(VENV)/.peers  ## Measure time and memory against the dense formula and peers (hours, idle machine)
 	$(BIN)/python -m benchmarks
 
 # The kernel's tests on a build with the address and undefined-behaviour sanitizers.

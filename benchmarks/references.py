@@ -115,7 +115,7 @@ def _transport(s: torch.Tensor, epsilon: float, targets: int) -> torch.Tensor:
     step = -(y @ member).diff() * (z[..., 1:] + z[..., :-1]) / 2
     potential = torch.nn.functional.pad(step.cumsum(-1), (1, 0)) / epsilon
     start = potential @ member.T / size + size.log()
-    return _balance(y.unsqueeze(-1) * z.unsqueeze(-2) / epsilon, start, size, iterations=50)
+    return balance(y.unsqueeze(-1) * z.unsqueeze(-2) / epsilon, start, size, iterations=50)
 
 
 def _groups(n: int, targets: int) -> torch.Tensor:
@@ -129,10 +129,10 @@ def sinkhorn(x: torch.Tensor, tau: float, rows: torch.Tensor) -> torch.Tensor:
     n = x.shape[-1]
     logits = torch.linspace(1, 0, n, dtype=x.dtype).unsqueeze(-1) * x.unsqueeze(-2) / tau
     one = torch.ones(n, dtype=x.dtype)
-    return _apply(_balance(logits, torch.zeros_like(x), one, iterations=20)[:, rows], x)
+    return _apply(balance(logits, torch.zeros_like(x), one, iterations=20)[:, rows], x)
 
 
-def _balance(
+def balance(
     logits: torch.Tensor, g: torch.Tensor, row_sums: torch.Tensor, iterations: int
 ) -> torch.Tensor:
     """Give the columns of exp(logits) the sum 1, then the rows theirs, again and again."""

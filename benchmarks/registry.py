@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import softorder as so
-from benchmarks import baselines, references
+from benchmarks import baselines, peer_references, peers, references
 from benchmarks.cases import BACKWARD, FORWARD
 from benchmarks.implementation import (
     LONG_SHAPE,
@@ -18,6 +18,7 @@ from benchmarks.implementation import (
     Implementation,
     Operation,
 )
+from softorder_experiments import formulas
 
 # From nothing pooled to everything, for x in [0, 1). No round numbers but the default, 1: tied
 # scores are multiples of 1/16, and where pools just touch the gradient is not unique.
@@ -122,7 +123,7 @@ def _neuralsort(
     return [
         Implementation(
             f"NeuralSort published {kind}",
-            compute=partial(baselines.neuralsort, distances=baselines.distances_by_product),
+            compute=partial(baselines.neuralsort, distances=formulas.distances_by_product),
             up_to={BACKWARD: 1000},
             baseline=f"NeuralSort corrected {kind}",
             **inexact,
@@ -130,7 +131,7 @@ def _neuralsort(
         ),
         Implementation(
             f"NeuralSort corrected {kind}",
-            compute=partial(baselines.neuralsort, distances=baselines.distances_by_sum),
+            compute=partial(baselines.neuralsort, distances=formulas.distances_by_sum),
             up_to={BACKWARD: 10**4},
             **inexact,
             **common,
@@ -148,7 +149,7 @@ def _neuralsort(
 
 def _fast_soft(regularization: str) -> list[Implementation]:
     """Return softorder's fast soft sort and rank with a regularization."""
-    common = {"tau": 1.0, "up_to": {BACKWARD: 10**6}, "smallest": 100}
+    common = {"tau": 1.0, "up_to": {BACKWARD: 10**6}}
     pool, rank = {
         "l2": (references.means, references.fast_soft_rank),
         "kl": (references.log_sums, references.fast_soft_rank_kl),
@@ -175,9 +176,65 @@ def _fast_soft(regularization: str) -> list[Implementation]:
     ]
 
 
+def _diffsort(kind: str, largest_n: int) -> list[Implementation]:
+    """Return the sorted values and the ranks of a kind of sorting network."""
+    common = {
+        "family": "diffsort",
+        "tau": 0.1,
+        "verified_at": (0.01, 0.1, 1.0),
+        "verified_shapes": ((20, 5), (3, 100)),
+        "up_to": {BACKWARD: largest_n},
+        "missing": partial(peers.missing, "diffsort"),
+        # Up to 100 layers of float32 products, one after the other.
+        "value_tolerance": 1e-5,
+        "gradient_tolerance": 1e-4,
+    }
+    return [
+        Implementation(
+            f"diffsort {kind} sort",
+            compute=partial(peers.diffsort_sort, kind=kind),
+            reference=partial(peer_references.network_sort, kind=kind),
+            **common,
+        ),
+        Implementation(
+            f"diffsort {kind} rank",
+            compute=partial(peers.diffsort_rank, kind=kind),
+            reference=partial(peer_references.network_rank, kind=kind),
+            **common,
+        ),
+    ]
+
+
+_DIFFTOPK = {
+    "family": "difftopk",
+    "missing": partial(peers.missing, "difftopk"),
+    "up_to": {BACKWARD: 10**5},
+}
+_POT = {
+    "family": "POT",
+    "tau": 0.1,
+    "verified_at": (0.03, 0.1, 10.0),
+    "verified_shapes": SMALL_SHAPES,
+    "missing": partial(peers.missing, "ot"),
+    "up_to": {BACKWARD: 10**5},
+    # 50 iterations in float32 on logits of up to 100.
+    "value_tolerance": 1e-5,
+    "gradient_tolerance": 1e-4,
+}
+_OTT = {
+    "family": "OTT",
+    "tau": 0.01,
+    "verified_at": (0.01, 0.1, 1.0),
+    "verified_shapes": ((20, 5), (3, 100)),
+    "missing": partial(peers.missing, "ott"),
+    # By default it stops where the sums of the plan are within 1e-3 of what they should be, and the
+    # reference is the limit. With 1e-5, sorted values come within 4e-4 and their gradients 3e-3.
+    "value_tolerance": 5e-3,
+    "gradient_tolerance": 1e-1,
+}
 _TORCHSORT = {
     "tau": 1.0,
-    "missing": baselines.torchsort_missing,
+    "missing": partial(peers.missing, "torchsort"),
     # Its results are differences of float32 numbers up to n / strength, 1030 in the check.
     "value_tolerance": 1e-4,
 }
@@ -290,7 +347,7 @@ _ALL = (
     Implementation(
         "torchsort soft_sort",
         family="FastSoftSort",
-        compute=baselines.torchsort_sort,
+        compute=peers.torchsort_sort,
         reference=partial(references.fast_soft_sort, pool=references.means),
         verified_at=STRENGTHS_OF_SORT,
         up_to={FORWARD: 10**6, BACKWARD: 10**6},
@@ -299,19 +356,107 @@ _ALL = (
     Implementation(
         "torchsort soft_rank",
         family="FastSoftRank",
-        compute=baselines.torchsort_rank,
+        compute=peers.torchsort_rank,
         reference=references.fast_soft_rank,
         verified_at=STRENGTHS_OF_RANK,
         up_to={BACKWARD: 10**6},
-        smallest=100,
         **_TORCHSORT,
+    ),
+    Implementation(
+        "softorder abs rank",
+        family="ranks",
+        compute=_ranked_with(so.SoftSort),
+        reference=peer_references.softsort_rank,
+        tau=0.1,
+        # Not 1e-3: the gradient among tied scores, 1/16 apart, is then below 1e-22.
+        verified_at=(0.01, 0.1, 10.0),
+        up_to={BACKWARD: 10**6},
+    ),
+    *_diffsort("odd_even", largest_n=1000),
+    *_diffsort("bitonic", largest_n=10**4),
+    Implementation(
+        "difftopk SoftSort sort",
+        compute=peers.difftopk_softsort,
+        reference=partial(references.softsort, power=1.0),
+        tau=0.1,
+        verified_at=(1e-3, 0.1, 10.0),
+        # The dense formula in float32, as "dense abs".
+        value_tolerance=1e-4,
+        gradient_tolerance=1e-4,
+        **_DIFFTOPK,
+    ),
+    Implementation(
+        "difftopk SoftSort rank",
+        compute=peers.difftopk_softsort_rank,
+        reference=peer_references.softsort_rank,
+        tau=0.1,
+        verified_at=(1e-3, 0.1, 10.0),
+        value_tolerance=1e-4,
+        gradient_tolerance=1e-4,
+        **_DIFFTOPK,
+    ),
+    Implementation(
+        "difftopk NeuralSort sort",
+        compute=peers.difftopk_neuralsort,
+        reference=peer_references.neuralsort,
+        tau=100.0,
+        verified_at=(1.0, 100.0),
+        # Differences of float32 numbers as large as n, as "NeuralSort published warm".
+        value_tolerance=1e-4,
+        gradient_tolerance=5e-4,
+        **_DIFFTOPK,
+    ),
+    Implementation(
+        "POT sort", compute=peers.pot_sort, reference=peer_references.transport_sort, **_POT
+    ),
+    Implementation(
+        "POT rank", compute=peers.pot_rank, reference=peer_references.transport_rank, **_POT
+    ),
+    Implementation(
+        "OTT sort",
+        compute=peers.ott_sort,
+        reference=peer_references.squashed_sort,
+        up_to={BACKWARD: 10**5},
+        **_OTT,
+    ),
+    Implementation(
+        "OTT rank",
+        compute=peers.ott_rank,
+        reference=peer_references.squashed_rank,
+        up_to={BACKWARD: 10**5},
+        **_OTT,
+    ),
+    Implementation(
+        "OTT rank, 20 targets",
+        compute=partial(peers.ott_rank, targets=20),
+        reference=partial(peer_references.squashed_rank, targets=20),
+        up_to={BACKWARD: 10**6},
+        **_OTT,
     ),
 )
 IMPLEMENTATIONS: Mapping[str, Implementation] = {each.name: each for each in _ALL}
-FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(each.family for each in _ALL))
+# The other packages, and what of softorder they are compared with.
+_PEERS = (
+    "softorder abs",
+    "softorder abs rank",
+    "softorder NeuralSort warm",
+    "softorder OptimalTransportSort sort",
+    "softorder OptimalTransportSort rank, 20 targets",
+    "softorder FastSoftSort l2",
+    "softorder FastSoftRank l2",
+    "torchsort soft_sort",
+    "torchsort soft_rank",
+    *(each.name for each in _ALL if each.family in {"diffsort", "difftopk", "POT", "OTT"}),
+)
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "torchsort": ("torchsort soft_sort", "torchsort soft_rank"),
+    "peers": _PEERS,
+}
+FAMILIES: tuple[str, ...] = (*dict.fromkeys(each.family for each in _ALL), *GROUPS)
 
 
 def select(wanted: Iterable[str]) -> list[str]:
-    """Return the names of the implementations that have one of these names or families."""
+    """Return the names of the implementations that have one of these names, families or groups."""
     wanted = set(wanted)
+    wanted |= {name for group in wanted & GROUPS.keys() for name in GROUPS[group]}
     return [each.name for each in _ALL if {each.name, each.family} & wanted]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import Case
+from benchmarks.peers import PACKAGES
 from softorder_experiments import isolation
 from softorder_experiments.isolation import ask
 from softorder_experiments.machine import OtherWork, describe
@@ -33,7 +34,7 @@ class Runner:
     def __init__(self, limits: Limits, output: Path) -> None:
         self.limits = limits
         self.output = output
-        self.origin = describe(["torch", "numpy", "softorder", "torchsort"])
+        self.origin = describe(["torch", "numpy", "softorder", *PACKAGES])
         self.verified: set[str] = set()
         self.failures: list[str] = []
         output.parent.mkdir(parents=True, exist_ok=True)
