@@ -7,50 +7,12 @@ namespace softorder {
 namespace SOFTORDER_ARCH {
 namespace {
 
-constexpr int64_t kWidth = sizeof(Register) / sizeof(double), kParts = kLanes / kWidth;
+// One number for each lane.
+typedef Pack<kLanes> Lanes;
+constexpr int kParts = Lanes::parts;
 
-// One number for each lane, in as many registers as that takes.
-struct Lanes {
-    Register part[kParts];
-
-    static Lanes of(double x) {
-        Lanes all;
-        for (Register& part : all.part) part = Register{} + x;
-        return all;
-    }
-    Lanes& operator+=(const Lanes& o) {
-        for (int64_t i = 0; i < kParts; ++i) part[i] += o.part[i];
-        return *this;
-    }
-    Lanes& operator-=(const Lanes& o) {
-        for (int64_t i = 0; i < kParts; ++i) part[i] -= o.part[i];
-        return *this;
-    }
-    Lanes& operator*=(const Lanes& o) {
-        for (int64_t i = 0; i < kParts; ++i) part[i] *= o.part[i];
-        return *this;
-    }
-    friend Lanes operator+(Lanes a, const Lanes& b) { return a += b; }
-    friend Lanes operator-(Lanes a, const Lanes& b) { return a -= b; }
-    friend Lanes operator*(Lanes a, const Lanes& b) { return a *= b; }
-    friend Lanes operator*(double a, const Lanes& b) { return of(a) * b; }
-};
-
-inline Lanes read(const double* from) {
-    Lanes all;
-    for (int64_t i = 0; i < kParts; ++i) all.part[i] = load<Register>(from + i * kWidth);
-    return all;
-}
-
-inline void write(double* to, const Lanes& all) {
-    for (int64_t i = 0; i < kParts; ++i) store(to + i * kWidth, all.part[i]);
-}
-
-inline Lanes exp_minus(const Lanes& u) {
-    Lanes e;
-    for (int64_t i = 0; i < kParts; ++i) e.part[i] = exp_minus(u.part[i]);
-    return e;
-}
+inline Lanes read(const double* from) { return Lanes::load(from); }
+inline void write(double* to, const Lanes& all) { all.store(to); }
 
 inline bool any_above(const Lanes& v, double limit) {
     auto above = v.part[0] >= limit;
@@ -60,6 +22,7 @@ inline bool any_above(const Lanes& v, double limit) {
     return any != 0;
 }
 
+SOFTORDER_KERNEL
 void write_powers(const double* gap, int64_t begin, int64_t end, int64_t stride, double* powers) {
     for (int64_t at = begin; at < end; at += kLanes) {
         const Lanes one = exp_minus(read(gap + at)), two = one * one;
@@ -164,6 +127,7 @@ inline void sum_row_side(const Band& band, int64_t at, const double* v, int64_t 
 }
 
 template <bool Relative>
+SOFTORDER_KERNEL
 void sum_rows_of(const Band& band, int64_t begin, int64_t end, const double* v, int64_t planes,
                  double* up, double* down) {
     const Lanes zero = Lanes::of(0);
@@ -199,6 +163,7 @@ inline void sum_column_side(const Band& band, int64_t at, const double* s, int64
     });
 }
 
+SOFTORDER_KERNEL
 void sum_columns(const Band& band, int64_t begin, int64_t end, const double* s, int64_t planes,
                  double* sums) {
     const Lanes zero = Lanes::of(0);
@@ -240,6 +205,7 @@ inline void differentiate_side(const Band& band, int64_t at, const double* v, co
 }
 
 template <bool Moment>
+SOFTORDER_KERNEL
 void differentiate_with(const Band& band, int64_t begin, int64_t end, const double* v,
                         const double* s, const double* t, int64_t planes, double* sums,
                         double* flow) {

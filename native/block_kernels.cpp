@@ -9,32 +9,36 @@ namespace softorder {
 namespace SOFTORDER_ARCH {
 namespace {
 
-// The sum of all eight, by halves.
-inline double total(Vector v) {
-    typedef double Half __attribute__((vector_size(32)));
-    typedef double Quarter __attribute__((vector_size(16)));
+typedef Pack<8> Vector;
+
+// The sum of all eight: first of registers, then of halves.
+inline double total(const Vector& v) {
+    Register sum = v.part[0];
+    for (int i = 1; i < Vector::parts; ++i) sum += v.part[i];
+#if defined(__AVX__)
+    typedef double Half __attribute__((vector_size(sizeof(Register) / 2)));
     struct Halves {
         Half low, high;
     } halves;
-    __builtin_memcpy(&halves, &v, sizeof v);
-    const Half sum = halves.low + halves.high;
-    struct Quarters {
-        Quarter low, high;
-    } quarters;
-    __builtin_memcpy(&quarters, &sum, sizeof sum);
-    const Quarter rest = quarters.low + quarters.high;
-    return rest[0] + rest[1];
+    __builtin_memcpy(&halves, &sum, sizeof sum);
+    const Half rest = halves.low + halves.high;
+    double all = 0;
+    for (int i = 0; i < kWidth / 2; ++i) all += rest[i];
+    return all;
+#else
+    return sum[0] + sum[1];
+#endif
 }
 
 // cos and sin of angles in [0, 1000], to two units in the last place.
-inline void cos_sin(Vector angle, Vector& cosine, Vector& sine) {
-    const Vector zero = {};
-    const Vector shifted = angle * 0.63661977236758134308 + kRound;
-    const Vector k = shifted - kRound;
-    const Vector r = ((angle - k * 1.57079632673412561417) - k * 6.07710050630396597660e-11) -
+inline void cos_sin(Register angle, Register& cosine, Register& sine) {
+    const Register zero = {};
+    const Register shifted = angle * 0.63661977236758134308 + kRound;
+    const Register k = shifted - kRound;
+    const Register r = ((angle - k * 1.57079632673412561417) - k * 6.07710050630396597660e-11) -
                      k * 2.02226624879595063154e-21;
-    const Vector z = r * r;
-    const Vector s =
+    const Register z = r * r;
+    const Register s =
         r + r * z *
                 (-1.66666666666666324348e-01 +
                  z * (8.33333333332248946124e-03 +
@@ -42,7 +46,7 @@ inline void cos_sin(Vector angle, Vector& cosine, Vector& sine) {
                            z * (2.75573137070700676789e-06 +
                                 z * (-2.50507602534068634195e-08 +
                                      z * 1.58969099521155010221e-10)))));
-    const Vector c =
+    const Register c =
         1.0 - 0.5 * z +
         z * z *
             (4.16666666666666019037e-02 +
@@ -51,12 +55,16 @@ inline void cos_sin(Vector angle, Vector& cosine, Vector& sine) {
                        z * (-2.75573143513906633035e-07 +
                             z * (2.08757232129817482790e-09 +
                                  z * -1.13596475577881948265e-11)))));
-    const Vector rounding = zero + kRound;
-    const Bits quadrant = (Bits)shifted - (Bits)rounding;
-    const Bits odd = -(quadrant & 1);
-    const Bits flip_sine = (quadrant & 2) << 62, flip_cosine = ((quadrant + 1) & 2) << 62;
-    sine = (Vector)(((odd & (Bits)c) | (~odd & (Bits)s)) ^ flip_sine);
-    cosine = (Vector)(((odd & (Bits)s) | (~odd & (Bits)c)) ^ flip_cosine);
+    const Register rounding = zero + kRound;
+    const RegisterBits quadrant = (RegisterBits)shifted - (RegisterBits)rounding;
+    const RegisterBits odd = -(quadrant & 1);
+    const RegisterBits flip_sine = (quadrant & 2) << 62, flip_cosine = ((quadrant + 1) & 2) << 62;
+    sine = (Register)(((odd & (RegisterBits)c) | (~odd & (RegisterBits)s)) ^ flip_sine);
+    cosine = (Register)(((odd & (RegisterBits)s) | (~odd & (RegisterBits)c)) ^ flip_cosine);
+}
+
+inline void cos_sin(const Vector& angle, Vector& cosine, Vector& sine) {
+    for (int i = 0; i < Vector::parts; ++i) cos_sin(angle.part[i], cosine.part[i], sine.part[i]);
 }
 
 // One real exponential: k(u) = exp(-u).
@@ -73,13 +81,14 @@ struct Real {
     static double value(State s) { return s; }
     static double slope(State s) { return s; }
 
+    SOFTORDER_KERNEL
     static void gates(const Terms&, const double* gap, int64_t length, double* gate) {
         int64_t i = 0;
-        for (; i + 8 <= length; i += 8) store(gate + i, exp_minus(load(gap + i)));
+        for (; i + 8 <= length; i += 8) exp_minus(Vector::load(gap + i)).store(gate + i);
         if (i == length) return;
         double rest[8] = {};
         for (int64_t j = i; j < length; ++j) rest[j - i] = gap[j];
-        store(rest, exp_minus(load(rest)));
+        exp_minus(Vector::load(rest)).store(rest);
         for (int64_t j = i; j < length; ++j) gate[j] = rest[j - i];
     }
 };
@@ -96,43 +105,46 @@ struct Complex {
 
     Vector weight_re, weight_im, slope_re, slope_im;
 
-    explicit Complex(const Terms& t) : weight_re(load(t.weight_re)), weight_im(load(t.weight_im)) {
-        const Vector decay_re = load(t.decay_re), decay_im = load(t.decay_im);
+    explicit Complex(const Terms& t) : weight_re(Vector::load(t.weight_re)), weight_im(Vector::load(t.weight_im)) {
+        const Vector decay_re = Vector::load(t.decay_re), decay_im = Vector::load(t.decay_im);
         slope_re = weight_re * decay_re - weight_im * decay_im;
         slope_im = weight_re * decay_im + weight_im * decay_re;
     }
 
-    static State read(const double* from) { return {load(from), load(from + 8)}; }
+    static State read(const double* from) { return {Vector::load(from), Vector::load(from + 8)}; }
     static void write(double* to, State s) {
-        store(to, s.re);
-        store(to + 8, s.im);
+        s.re.store(to);
+        s.im.store(to + 8);
     }
-    static State add(State s, double input) { return {s.re + input, s.im}; }
+    static State add(State s, double input) { return {s.re + Vector::of(input), s.im}; }
     static State pass(const double* gate, State s) {
-        const Vector re = load(gate), im = load(gate + 8);
+        const Vector re = Vector::load(gate), im = Vector::load(gate + 8);
         return {re * s.re - im * s.im, re * s.im + im * s.re};
     }
     double value(State s) const { return total(weight_re * s.re - weight_im * s.im); }
     double slope(State s) const { return total(slope_re * s.re - slope_im * s.im); }
 
+    SOFTORDER_KERNEL
     static void gates(const Terms& terms, const double* gap, int64_t length, double* gate) {
-        const Vector decay_re = load(terms.decay_re), decay_im = load(terms.decay_im);
+        const Vector decay_re = Vector::load(terms.decay_re);
+        const Vector decay_im = Vector::load(terms.decay_im);
         for (int64_t i = 0; i < length; ++i) {
             // What would cross a wider gap is below the rounding errors: nothing does, so that
             // points far from all others feel no noise. (Also GAUSSIAN.reach in Python.)
             const bool open = gap[i] <= 6.5;
             const double u = open ? gap[i] : 0.0;
             Vector cosine, sine;
-            cos_sin(decay_im * u, cosine, sine);
-            const Vector size = (open ? 1.0 : 0.0) * exp_minus(decay_re * u);
-            store(gate + 16 * i, size * cosine);
-            store(gate + 16 * i + 8, -size * sine);
+            cos_sin(u * decay_im, cosine, sine);
+            const Vector size = (open ? 1.0 : 0.0) * exp_minus(u * decay_re);
+            (size * cosine).store(gate + 16 * i);
+            (-1.0 * (size * sine)).store(gate + 16 * i + 8);
         }
     }
 };
 
 // `Count` channels in flight together.
 template <class Kernel, int Count, bool Moments>
+SOFTORDER_KERNEL
 void aggregate_channels(const double* gate, const double* gap, int64_t length, const double* input,
                         int stride, double* left, double* right, double* left_moment,
                         double* right_moment) {
@@ -212,6 +224,7 @@ alignas(64) const double kOpenGate[16] = {1, 1, 1, 1, 1, 1, 1, 1};
 
 // `Count` channels known to the compiler stay in registers; 0 means any number, in memory.
 template <class Kernel, int Count>
+SOFTORDER_KERNEL
 void sum_channels(const Kernel& kernel, const double* gate, int64_t length, const double* input,
                   int stride, int channels, double* left, double* right, double* sums) {
     typedef typename Kernel::State State;
@@ -323,6 +336,7 @@ struct Bank {
 };
 
 template <class Kernel, int Features, bool Moments>
+SOFTORDER_KERNEL
 double differentiate_channels(const Kernel& kernel, const double* gate, const double* gap,
                               int64_t length, const double* input, int features, double* left,
                               double* right, double* spread, double* force) {

@@ -7,37 +7,69 @@ namespace softorder {
 namespace SOFTORDER_ARCH {
 namespace {
 
-// Eight doubles. GCC and Clang lower these to what the instruction set has.
-typedef double Vector __attribute__((vector_size(64)));
-typedef uint64_t Bits __attribute__((vector_size(64)));
+// Everything that a kernel calls becomes part of it: a call would pass its states through memory.
+#define SOFTORDER_KERNEL __attribute__((flatten))
 
-// As many doubles as a register holds: comparisons of wider vectors are lowered to single numbers.
+// As many doubles as a register holds. Of wider vectors the compilers compare one number after
+// another, and keep them in memory between any two operations.
 #if defined(__AVX512F__)
-typedef double Register __attribute__((vector_size(64)));
+constexpr int kRegisterBytes = 64;
 #elif defined(__AVX__)
-typedef double Register __attribute__((vector_size(32)));
+constexpr int kRegisterBytes = 32;
 #else
-typedef double Register __attribute__((vector_size(16)));
+constexpr int kRegisterBytes = 16;
 #endif
+typedef double Register __attribute__((vector_size(kRegisterBytes)));
+typedef uint64_t RegisterBits __attribute__((vector_size(kRegisterBytes)));
+constexpr int kWidth = kRegisterBytes / sizeof(double);
 
-template <class V = Vector>
-inline V load(const double* from) {
-    V v;
-    __builtin_memcpy(&v, from, sizeof v);
-    return v;
-}
+// `Count` doubles, in as many registers as that takes.
+template <int Count>
+struct Pack {
+    static constexpr int parts = Count / kWidth;
+    Register part[parts];
 
-template <class V>
-inline void store(double* to, V v) {
-    __builtin_memcpy(to, &v, sizeof v);
-}
+    static Pack of(double x) {
+        Pack all;
+        for (Register& part : all.part) part = Register{} + x;
+        return all;
+    }
+    static Pack load(const double* from) {
+        Pack all;
+        for (int i = 0; i < parts; ++i) {
+            __builtin_memcpy(&all.part[i], from + i * kWidth, sizeof(Register));
+        }
+        return all;
+    }
+    void store(double* to) const {
+        for (int i = 0; i < parts; ++i) {
+            __builtin_memcpy(to + i * kWidth, &part[i], sizeof(Register));
+        }
+    }
+    Pack& operator+=(const Pack& o) {
+        for (int i = 0; i < parts; ++i) part[i] += o.part[i];
+        return *this;
+    }
+    Pack& operator-=(const Pack& o) {
+        for (int i = 0; i < parts; ++i) part[i] -= o.part[i];
+        return *this;
+    }
+    Pack& operator*=(const Pack& o) {
+        for (int i = 0; i < parts; ++i) part[i] *= o.part[i];
+        return *this;
+    }
+    friend Pack operator+(Pack a, const Pack& b) { return a += b; }
+    friend Pack operator-(Pack a, const Pack& b) { return a -= b; }
+    friend Pack operator*(Pack a, const Pack& b) { return a *= b; }
+    friend Pack operator*(double a, const Pack& b) { return of(a) * b; }
+};
 
 // Adding this rounds a double below 2^51 to an integer, which is then in its lowest bits.
 constexpr double kRound = 6755399441055744.0;
 
 // exp(-u) for u >= 0, to about one unit in the last place; exactly 0 from 708.
-template <class V>
-inline V exp_minus(V u) {
+inline Register exp_minus(Register u) {
+    typedef Register V;
     typedef decltype(u < u) Integers;
     const V zero = {};
     const V limit = zero + 708.0;
@@ -56,6 +88,13 @@ inline V exp_minus(V u) {
     const Integers exponent = 1023 - ((Integers)shifted - (Integers)rounding);
     const V scaled = e * (V)(exponent << 52);
     return u < limit ? scaled : zero;
+}
+
+template <int Count>
+inline Pack<Count> exp_minus(const Pack<Count>& u) {
+    Pack<Count> e;
+    for (int i = 0; i < Pack<Count>::parts; ++i) e.part[i] = exp_minus(u.part[i]);
+    return e;
 }
 
 }  // namespace

@@ -85,8 +85,8 @@ class SortedScores:
         """The sorted scores as a sorting kernel left them: infinities in place, no gradient."""
         return self._plain_positions
 
-    def _are_finite(self) -> bool:
-        """Tell whether all scores take part and are finite: then there is one block."""
+    def is_one_block(self) -> bool:
+        """Tell whether all scores take part and are finite, as far as can be seen now."""
         return self._look()[0]
 
     def _are_distinct(self) -> bool:
@@ -102,10 +102,12 @@ class SortedScores:
             plain, xp = self._plain_positions, self.wiring.xp
             if plain is None or not self.wiring.is_concrete(plain) or self.valid is not None:
                 return False, False
-            ends = xp.isfinite(plain[..., :1]) & xp.isfinite(plain[..., -1:])
             upper, lower = plain[..., :-1], plain[..., 1:]
-            finite = bool(xp.all(ends)) and bool(xp.all(upper >= lower))
-            self._looked = finite, finite and bool(xp.all(upper > lower))
+            distinct = bool(xp.all(upper > lower))
+            ordered = distinct or bool(xp.all(upper >= lower))
+            ends = plain[..., :: max(plain.shape[-1] - 1, 1)]
+            finite = ordered and bool(xp.all(xp.isfinite(ends)))
+            self._looked = finite, finite and distinct
         return self._looked
 
     @property
@@ -181,7 +183,7 @@ class SortedScores:
     def _sort(self) -> Array:
         wiring, xp = self.wiring, self.wiring.xp
         finite = self.scores
-        if not self._are_finite():
+        if not self.is_one_block():
             finite = xp.where(self.block == FINITE, self._spoiled(), 0.0)
         positions = take_along(wiring, finite, self.order, axis=-1)
         if self._are_distinct():
@@ -202,7 +204,7 @@ class SortedScores:
 
     def _find_blocks(self) -> tuple[Array, Array]:
         xp = self.wiring.xp
-        if self._blocks is None and self._are_finite():
+        if self._blocks is None and self.is_one_block():
             block = xp.full(self.shape, FINITE, dtype=xp.int8, device=self.device)
             self._blocks = block, block
         if self._blocks is None:

@@ -36,6 +36,8 @@ def _average_gradient(x: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
 def _take_along_axis(x: torch.Tensor, index: torch.Tensor, axis: int) -> torch.Tensor:
     # torch.take_along_dim would do, but it fixes dynamic shapes when a model is exported.
     axis %= x.ndim
+    if x.shape == index.shape:
+        return torch.gather(x, axis, index)
 
     def others(t: torch.Tensor) -> tuple[int, ...]:
         return (*t.shape[:axis], 1, *t.shape[axis + 1 :])

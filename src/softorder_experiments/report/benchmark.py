@@ -15,6 +15,11 @@ _BACKWARD = "forward+backward"
 _LEFT_OUT = ("native", "portable")
 
 
+def _ranks(name: str) -> bool:
+    """Tell by its name whether an implementation ranks: SoftRank can sort too."""
+    return "rank" in name.lower() and not name.endswith(" sort")
+
+
 class Benchmark:
     """Time and memory of each implementation, forward and backward; the newest line counts."""
 
@@ -44,12 +49,12 @@ class Benchmark:
     @property
     def sorts(self) -> list[str]:
         """The implementations that sort values, in the order of the run."""
-        return [name for name in self._names if "rank" not in name.lower()]
+        return [name for name in self._names if not _ranks(name)]
 
     @property
     def ranks(self) -> list[str]:
         """The implementations that rank."""
-        return [name for name in self._names if "rank" in name.lower()]
+        return [name for name in self._names if _ranks(name)]
 
     @property
     def _names(self) -> list[str]:

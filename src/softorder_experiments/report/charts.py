@@ -89,8 +89,12 @@ def draw_curves(axes: Sequence[Axis]) -> tuple[str, str]:
 
     def draw(theme: Mapping[str, str]) -> Any:
         width = 5.2 * len(axes) if len(axes) > 1 else 7.0
+        names = {curve.label for axis in axes for curve in axis.curves}
+        # As many as fit: a character is about a fourteenth of an inch wide, its mark half one.
+        columns = max(1, min(3, int(width / (max(map(len, names)) / 14 + 0.7))))
+        height = 3.8 + 0.22 * -(-len(names) // columns)
         figure, plots = plt.subplots(
-            1, len(axes), figsize=(width, 4.4), layout="constrained", squeeze=False
+            1, len(axes), figsize=(width, height), layout="constrained", squeeze=False
         )
         labels: dict[str, Any] = {}
         for axis, plot in zip(axes, plots[0], strict=True):
@@ -101,8 +105,7 @@ def draw_curves(axes: Sequence[Axis]) -> tuple[str, str]:
             list(labels.values()),
             list(labels),
             loc="outside lower center",
-            # As many as fit: a character is about a fourteenth of an inch wide, its mark half one.
-            ncols=max(1, min(3, int(width / (max(map(len, labels)) / 14 + 0.7)))),
+            ncols=columns,
             frameon=False,
         )
         return figure

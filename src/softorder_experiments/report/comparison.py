@@ -139,6 +139,7 @@ def _tested(test: Mapping[str, float]) -> str:
 def hardware(record: Record) -> str:
     """Say what a run was carried out on."""
     machine = record["machine"]
-    threads = f", {record['threads']} threads" if record["threads"] != machine["cores"] else ""
+    count = record["threads"]
+    threads = "" if count == machine["cores"] else f", {count} thread{'s' * (count > 1)}"
     device = "" if record["device"] == "cpu" else f", {record['device']}"
     return f"{machine['cpu']}, {machine['cores']} cores{threads}{device}"
