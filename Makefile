@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint unit format run picture choose bench sanitize clean
+.PHONY: help setup test lint unit browser format run picture choose report bench sanitize clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -26,8 +26,14 @@ lint: $(READY)  ## ruff and pyright
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-unit: $(READY)  ## The test suite
+unit: $(READY) browser  ## The test suite
 	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term
+
+# For the test that opens the report's page. Nothing is installed but by root, as in a container.
+browser:  ## Install Debian's Chromium, where that is possible
+	@command -v chromium > /dev/null \
+	  || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get install -y -qq chromium > /dev/null; } \
+	  || echo "no Chromium here: the test that opens the report's page is skipped"
 
 format: $(READY)  ## Format and fix what can be fixed
 	$(BIN)/ruff format .
@@ -41,6 +47,9 @@ picture: $(READY)  ## Draw the README's picture anew
 
 choose: $(READY)  ## Write docs/how_to_choose.md from what was found and measured
 	$(BIN)/python -m tools.how_to_choose
+
+report: $(READY)  ## Write docs/report.html and the README's figures and tables from the committed results
+	$(BIN)/python -m tools.results_pages
 
 # The peers, each by itself: one that cannot be installed does not stop the others, and its rows
 # say so. torchsort has no wheel, and takes any nvcc on the path for a wish to have CUDA; hide it.

@@ -12,7 +12,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from softorder_experiments import cli, entry, launch, sweeps
+from softorder_experiments import cli, entry, launch, speed, sweeps
 from softorder_experiments.data import DATASETS
 from softorder_experiments.relaxations import RELAXATIONS
 from softorder_experiments.runs import read_records
@@ -69,6 +69,8 @@ def test_the_examples_of_the_help_are_right(monkeypatch, tmp_path):
     monkeypatch.setattr(sweeps, "carry_out_sweep", lambda sweep, *_: swept.append(sweep.name))
     monkeypatch.setattr(sweeps, "show_dry_run", lambda _, sweep, __: swept.append(sweep.name))
     monkeypatch.setattr(sweeps.Sweep, "summarize", lambda self: [])
+    timed = []
+    monkeypatch.setattr(speed, "carry_out", lambda points, *_, **__: timed.append(points) or [])
     monkeypatch.chdir(tmp_path)
     offline = [text for text in examples() if not text.startswith("softorder data get")]
     assert len(offline) >= 8
@@ -77,11 +79,16 @@ def test_the_examples_of_the_help_are_right(monkeypatch, tmp_path):
     config = {"schema": 1, "task": "sort", "config": {}}
     (run / "config.json").write_text(json.dumps(config))
     (run.parent / "NAME").symlink_to(run)
+    benchmark = tmp_path / "benchmarks" / "results" / "FILE.jsonl"
+    benchmark.parent.mkdir(parents=True)
+    benchmark.write_text("")
     for text in offline:
         result = softorder(*shlex.split(text)[1:])
         assert result.exit_code == 0, (text, result.output, result.exception)
     runs = [text for text in offline if "--help" not in text]
-    assert len(carried) == sum(" run " in text or " resume " in text for text in runs)
+    assert len(timed) == sum(" run speed" in text for text in runs) >= 4
+    carrying = [text for text in runs if " run " in text or " resume " in text]
+    assert len(carried) == len(carrying) - len(timed)
     assert len(swept) == sum(" sweep " in text for text in runs) >= 4
     assert set(swept) == set(sweeps.TABLES)
 

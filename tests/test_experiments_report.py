@@ -8,6 +8,9 @@ import subprocess
 
 import numpy
 import pytest
+from typer.testing import CliRunner
+
+import softorder as so
 from softorder_experiments import cli
 from softorder_experiments.report import Report, write_report
 from softorder_experiments.report.benchmark import Benchmark
@@ -18,9 +21,6 @@ from softorder_experiments.report.operator_figures import (
     softsort_logits,
 )
 from softorder_experiments.tasks import TASKS
-from typer.testing import CliRunner
-
-import softorder as so
 
 ROOT = pathlib.Path(__file__).parents[1]
 ORIGIN = {
@@ -232,7 +232,7 @@ addEventListener("load", () => {
 
 
 @pytest.mark.skipif(
-    BROWSER is None, reason="no Chromium here: `make browser` installs Debian's package"
+    BROWSER is None, reason="no Chromium here; as root, `make browser` installs Debian's"
 )
 @pytest.mark.parametrize("width", [390, 1200])
 def test_a_browser_draws_every_figure_and_sorts_the_tables(page, tmp_path, width):

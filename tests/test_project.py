@@ -65,6 +65,12 @@ def test_the_page_how_to_choose_is_what_was_found_and_measured():
     subprocess.run(command, check=True, cwd=ROOT)
 
 
+def test_what_the_results_show_is_what_is_committed():
+    command = [sys.executable, "-m", "tools.results_pages", "--check"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
 def test_the_quickstart_prints_figure_1_and_draws(tmp_path):
     picture = tmp_path / "picture.png"
     run = subprocess.run(

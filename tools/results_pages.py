@@ -13,14 +13,12 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from softorder_experiments.report import Report
-from softorder_experiments.report.comparison import NOT_RUN, lines_of, printed
+from softorder_experiments.report.comparison import NOT_RUN, lines_of, mark, printed
 from softorder_experiments.runs import Record
-from softorder_experiments.speed import METHODS, TASK, newest, seconds
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
-_SIZES = (100, 1000, 4000, 10**5, 10**6)
 
 
 def files() -> dict[pathlib.Path, str]:
@@ -28,52 +26,22 @@ def files() -> dict[pathlib.Path, str]:
     benchmark = max((ROOT / "benchmarks" / "results").glob("*.jsonl"))
     report = Report.read(ROOT / "results", benchmark)
     (picture,) = (chart for chart in report.charts()["peers"] if chart.name == "time")
-    readme = README.read_text()
-    for name, table in (("speed", _speed(report.records)), ("tables", _tables(report.records))):
-        readme = _put(readme, name, table)
     return {
         DOCS / "report.html": report.render(),
         DOCS / "figures" / "time-light.svg": picture.light,
         DOCS / "figures" / "time-dark.svg": picture.dark,
-        README: readme,
+        README: _put(README.read_text(), _tables(report.records)),
     }
 
 
-def _put(text: str, name: str, table: str) -> str:
-    """Put a table between its marks."""
-    pattern = rf"(<!-- results: {name} -->\n).*?(\n<!-- end -->)"
-    replaced, count = re.subn(
-        pattern, lambda found: f"{found[1]}{table}{found[2]}", text, flags=re.S
-    )
+def _put(text: str, table: str) -> str:
+    """Put a table between the marks for it."""
+    begin, end = "<!-- made by `make report` -->", "<!-- end -->"
+    pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
+    replaced, count = re.subn(pattern, lambda _: f"{begin}\n{table}\n{end}", text, flags=re.S)
     if count != 1:
-        sys.exit(
-            f"README.md must have <!-- results: {name} --> and <!-- end --> once; found {count}"
-        )
+        sys.exit(f"README.md must have the marks {begin} and {end} once; it has them {count} times")
     return replaced
-
-
-def _speed(records: Sequence[Record]) -> str:
-    """Return time per epoch by method and n, of the usual points on the CPU."""
-    usual = [
-        record
-        for record in records
-        if record["task"] == TASK
-        and record["device"] == "cpu"
-        and (record["config"]["order"], record["config"]["objective"]) == ("random", "printed")
-    ]
-    found = newest(usual)
-    rows = [
-        [method.about, *(_cell(found.get((name, n))) for n in _SIZES)]
-        for name, method in METHODS.items()
-    ]
-    return _markdown(["time per epoch", *(f"n = {n:,}" for n in _SIZES)], rows)
-
-
-def _cell(record: Record | None) -> str:
-    if record is None:
-        return "-"
-    ok = record["outcome"] == "ok"
-    return seconds(record["metrics"]["seconds_per_epoch"]) if ok else record["outcome"]
 
 
 def _tables(records: Sequence[Record]) -> str:
@@ -85,7 +53,8 @@ def _tables(records: Sequence[Record]) -> str:
             if line.ours != NOT_RUN:
                 what = f"{line.method}, {table['heading']} {line.column}"
                 seeds = str(len(line.runs))
-                rows.append([title, what, line.theirs, line.ours, line.setting, seeds])
+                theirs = line.theirs + mark(line)
+                rows.append([title, what, theirs, line.ours, line.setting, seeds])
     return _markdown(["", "", "the paper", "ours", "our setting", "seeds"], rows)
 
 

@@ -50,6 +50,11 @@ class Line:
     runs: tuple[Record, ...] = ()
 
 
+def mark(line: Line) -> str:
+    """Return the mark of a printed number that was quoted without the paper at hand."""
+    return " †" if line.source == "quoted" else ""
+
+
 def lines_of(table: Mapping[str, Any], records: Sequence[Record]) -> list[Line]:
     """Return the lines of one printed table."""
     lines = []

@@ -15,7 +15,7 @@ from softorder_experiments.report import measured_figures as measured
 from softorder_experiments.report import operator_figures as operators
 from softorder_experiments.report.benchmark import Benchmark
 from softorder_experiments.report.charts import Chart
-from softorder_experiments.report.comparison import NOT_RUN, hardware, lines_of, printed
+from softorder_experiments.report.comparison import NOT_RUN, hardware, lines_of, mark, printed
 from softorder_experiments.runs import Record, read_records
 from softorder_experiments.speed import METHODS, TASK, newest, ratios_of, seconds
 
@@ -105,13 +105,12 @@ def anchor(run: Record) -> str:
 def _of_paper(table: dict[str, Any], records: Sequence[Record]) -> Table:
     rows = []
     for line in lines_of(table, records):
-        mark = "" if line.source == "2019" else " †"
         key = None if line.ours == NOT_RUN else _number(line.ours)
         rows.append(
             (
                 Cell(line.method),
                 Cell(line.column, _number(line.column)),
-                Cell(line.theirs + mark, _number(line.theirs)),
+                Cell(line.theirs + mark(line), _number(line.theirs)),
                 Cell(line.ours, key, line.runs),
                 Cell(line.setting),
                 Cell(str(len(line.runs) or ""), float(len(line.runs))),
