@@ -228,6 +228,15 @@ BY_FILE = {
         "residual": _after_importing("softorder_experiments.models:ResNet18", "forward", _scaled),
         "pixels": _after_importing(f"{TASKS}.images:Images", "_floats", _scaled),
     },
+    "experiments_speed": {
+        "formula": _after_importing("softorder_experiments.formulas", "softsort", _scaled),
+        "correlation": _after_importing("softorder_experiments.speed.child", "spearman", _scaled),
+    },
+    "experiments_report": {
+        "logits": _after_importing(
+            "softorder_experiments.report.operator_figures", "neuralsort_logits", _scaled
+        ),
+    },
     "experiments_engine": {
         "schedule": _after_importing("softorder_experiments.schedules", "cosine", _scaled),
     },
