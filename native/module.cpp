@@ -8,6 +8,7 @@
 #include <string>
 
 #include "isotonic.hpp"
+#include "likelihood.hpp"
 #include "neuralsort.hpp"
 #include "softsort.hpp"
 #include "sort.hpp"
@@ -245,11 +246,63 @@ void bind_products(nb::module_& m, const std::string& prefix, const Products<Flo
           nb::arg("to_scale").noconvert().none());
 }
 
+// Binds what a permutation costs, under names with a prefix.
+template <class Float, class Cost>
+void bind_cost(nb::module_& m, const std::string& prefix) {
+    using Scores = Array<const Float, 2>;
+    using Order = Array<const int64_t, 2>;
+    using Counts = Maybe<const int64_t, 1>;
+    using Scale = Array<const double, 1>;
+    using Table = Array<const double, 2>;
+    const std::optional<Array<const Float, 3>> none;
+    // Each index is one of 0..n-1: the caller has looked, or the array would be overrun.
+    const auto permutations = [](const Order& items, const Rows<Float>& rows) {
+        const int64_t given = static_cast<int64_t>(items.shape(0)), n = rows.n;
+        require((given == 1 || given == rows.rows) && static_cast<int64_t>(items.shape(1)) == n,
+                "a permutation must be (rows, n) or (1, n)");
+        for (int64_t i = 0; i < given * n; ++i) {
+            require(0 <= items.data()[i] && items.data()[i] < n, "items must be 0 to n - 1");
+        }
+        return Permutations{items.data(), given != 1};
+    };
+    m.def((prefix + "cost").c_str(),
+          [=](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
+              Order items, Array<double, 1> out) {
+              const Rows<Float> rows =
+                  Given<Float>{sorted, order, counts, scale, terms, threads}.rows(none);
+              require(static_cast<int64_t>(out.shape(0)) == rows.rows, "one cost for each row");
+              const Permutations all = permutations(items, rows);
+              const nb::gil_scoped_release release;
+              cost<Float, Cost>(rows, all, out.data());
+          },
+          nb::arg("sorted").noconvert(), nb::arg("order"), nb::arg("counts").none(),
+          nb::arg("scale"), nb::arg("terms"), nb::arg("threads"), nb::arg("items").noconvert(),
+          nb::arg("out").noconvert());
+    m.def((prefix + "cost_backward").c_str(),
+          [=](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
+              Order items, Array<const double, 1> g, Maybe<Float, 2> to_scores,
+              Maybe<double, 1> to_scale) {
+              const Given<Float> given{sorted, order, counts, scale, terms, threads};
+              const Rows<Float> rows = given.rows(none);
+              const auto to = Wanted<Float>{to_scores, {}, to_scale}.check(given, none);
+              require(static_cast<int64_t>(g.shape(0)) == rows.rows, "one g for each row");
+              const Permutations all = permutations(items, rows);
+              const nb::gil_scoped_release release;
+              cost_backward<Float, Cost>(rows, all, g.data(), to);
+          },
+          nb::arg("sorted").noconvert(), nb::arg("order"), nb::arg("counts").none(),
+          nb::arg("scale"), nb::arg("terms"), nb::arg("threads"), nb::arg("items").noconvert(),
+          nb::arg("g").noconvert(), nb::arg("to_scores").noconvert().none(),
+          nb::arg("to_scale").noconvert().none());
+}
+
 template <class Float>
 void bind(nb::module_& m) {
     bind_sort<Float>(m);
     bind_products<Float>(m, "", kSoftSort<Float, 1>, kSoftSort<Float, 0>);
     bind_products<Float>(m, "neuralsort_", kNeuralSort<Float>, kNeuralSort<Float>);
+    bind_cost<Float, SoftSortCost<Float>>(m, "");
+    bind_cost<Float, NeuralSortCost<Float>>(m, "neuralsort_");
 }
 
 template <class Sums>

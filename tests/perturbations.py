@@ -153,6 +153,9 @@ OF_A_PRODUCT = {
     "log_z": ("log_z", "forward", 2),
     "log_z_gradient": ("log_z", "backward", TO_SCORES),
     "log_z_tau": ("log_z", "backward", TO_SCALE),
+    "log_prob": ("log_prob", "forward", 2),
+    "log_prob_gradient": ("log_prob", "backward", TO_SCORES),
+    "log_prob_tau": ("log_prob", "backward", TO_SCALE),
 }
 NATIVE = {
     "native_sort": _native_sort,

@@ -1,7 +1,7 @@
 """Products with P by the native kernel: native/ in C++, float32 and float64 on the CPU.
 
 What is here is the part that every framework and every relaxation shares. The sums and the first
-derivatives are in native/softsort.hpp and native/neuralsort.hpp; derivatives of higher order,
+derivatives are in native/softsort.hpp, neuralsort.hpp and likelihood.hpp; derivatives of higher order,
 forward mode and vmap are those of an operator that is the same mathematics in array operations.
 """
 
@@ -78,20 +78,46 @@ class Native(OfScores):
         if values is not None:
             shape = (*_broadcast(values.shape[:-2], shape[:-1]), shape[-1])
             dtype = values.dtype
-        problem = self._problem
-        if problem is None or problem.positions.dtype != dtype or problem.shape != shape:
-            problem = self._problem = self._flatten(shape, dtype)
-        flat = _rows(xp, cast(xp, x, dtype), shape)
-        scale = self.scale
-        if not isinstance(scale, float):
-            scale = xp.reshape(xp.broadcast_to(scale, (*shape[:-1], 1)), (-1,))
-            scale = cast(xp, scale, xp.float64)
+        problem = self._prepare(shape, dtype)
+        flat, scale = _rows(xp, cast(xp, x, dtype), shape), self._flat_scale(shape)
         if values is not None and (values.ndim != 3 or tuple(values.shape[:-1]) != shape):
             features = values.shape[-1]
             values = xp.broadcast_to(values, (*shape, features))
             values = xp.reshape(values, (*flat.shape, features))
         y = (wiring.native or NUMPY).product(self._prefix + kind, flat, values, scale, problem)
         return y if len(shape) == 2 else xp.reshape(y, (*shape, *y.shape[2:]))
+
+    def _log_prob(self, permutation: Array) -> Array | None:
+        """Return `log_prob` where the native kernel can serve: where all scores are finite."""
+        scores, wiring = self.scores, self.wiring
+        if not scores.is_one_block() or not wiring.is_plain(x := scores.scores, self.scale):
+            return None
+        xp, shape = wiring.xp, scores.shape
+        if permutation.ndim == 1:
+            items = permutation[None, :]
+        elif tuple(permutation.shape) == shape:
+            items = _rows(xp, permutation, shape)
+        else:
+            return None
+        problem, flat = self._prepare(shape, scores.dtype), _rows(xp, x, shape)
+        product = (wiring.native or NUMPY).product
+        y = product(self._prefix + "log_prob", flat, items, self._flat_scale(shape), problem)
+        return xp.reshape(y, shape[:-1])
+
+    def _prepare(self, shape: tuple[int, ...], dtype: Any) -> NativeProblem:
+        """Return the problem for scores broadcast to `shape`, in a dtype; kept for the next."""
+        problem = self._problem
+        if problem is None or problem.positions.dtype != dtype or problem.shape != shape:
+            problem = self._problem = self._flatten(shape, dtype)
+        return problem
+
+    def _flat_scale(self, shape: tuple[int, ...]) -> Any:
+        """Return the scale: a number, or one for each row."""
+        if isinstance(self.scale, float):
+            return self.scale
+        xp = self.wiring.xp
+        rows = xp.reshape(xp.broadcast_to(self.scale, (*shape[:-1], 1)), (-1,))
+        return cast(xp, rows, xp.float64)
 
     def _log_normalizers(self) -> Array | None:
         """Return log Z by position where the native kernel can serve."""
@@ -137,6 +163,10 @@ class NativeScan(Native, Scan):
         log_z = self._log_normalizers()
         return super()._log_z() if log_z is None else log_z
 
+    def log_prob(self, permutation: Array) -> Array:
+        log_p = self._log_prob(permutation)
+        return super().log_prob(permutation) if log_p is None else log_p
+
 
 def _recompute(
     scores: SortedScores,
@@ -176,27 +206,27 @@ class Product:
         backward: `(given, values, g, to_scores, to_values, to_scale, kept)`; what is None is not
             asked for.
         portable: The same in array operations: `(operator, scores, values)`.
-        keeps: Whether forward can keep sums that backward would have to compute again; see
-            `make_kept`.
+        kept: Given the same as `shape`, how many numbers forward can keep for backward, which
+            would have to compute them again; None for nothing.
     """
 
     shape: Callable[[Sequence[int], Any], Sequence[int]]
     forward: Callable[..., None]
     backward: Callable[..., None]
     portable: Callable[[Any, Array, Any], Array]
-    keeps: bool
+    kept: Callable[[Sequence[int], Any], int] | None
 
 
-def make_kept(scores: Sequence[int], values: Any) -> numpy.ndarray:
-    """Return memory for what a product keeps, given the shapes of scores, and of values or None."""
-    features = 1 if values is None else values[-1]
-    return numpy.empty(2 * math.prod(scores) * (1 + features))
+def _sums_of_features(scores: Sequence[int], values: Any) -> int:
+    """Return how many numbers two sums have, each for 1 and for every feature."""
+    return 2 * math.prod(scores) * (1 + (1 if values is None else values[-1]))
 
 
 def _products(
     prefix: str, portable_log_z: Callable[[Any], Array], *, keeps: bool
 ) -> dict[str, Product]:
     """Return the products whose functions in the extension have names with this prefix."""
+    kept = _sums_of_features if keeps else None
 
     def function(name: str) -> Any:
         return getattr(extension, prefix + name, None)
@@ -229,13 +259,39 @@ def _products(
     def log_z_backward(given: Any, values: numpy.ndarray, g: numpy.ndarray, *to: Any) -> None:
         apply_backward(*given, values, None, g, *to)
 
+    cost, cost_backward = function("cost"), function("cost_backward")
+
+    def no_values(given: Any) -> numpy.ndarray:
+        return numpy.empty((*given[0].shape, 0), given[0].dtype)
+
+    def log_prob(given: Any, items: numpy.ndarray, out: numpy.ndarray, kept: Any = None) -> None:
+        log_zs = numpy.empty_like(given[0])
+        log_z(given, no_values(given), log_zs, kept)
+        total = numpy.empty(out.shape)
+        cost(*given, items, total)
+        out[...] = -(total + log_zs.sum(-1, dtype=numpy.float64))
+
+    def log_prob_backward(
+        given: Any,
+        items: numpy.ndarray,
+        g: numpy.ndarray,
+        to_scores: Any,
+        to_values: None,
+        to_scale: Any,
+        kept: Any = None,
+    ) -> None:
+        g_z = numpy.empty_like(given[0])
+        g_z[...] = -g[..., None]
+        log_z_backward(given, no_values(given), g_z, to_scores, None, to_scale, kept)
+        cost_backward(*given, items, -g.astype(numpy.float64), to_scores, to_scale)
+
     products = {
         "sort_scores": Product(
             lambda scores, values: scores,
             sort_scores,
             sort_scores_backward,
             lambda operator, scores, values: own(operator, scores),
-            keeps,
+            kept,
         ),
         "sort_scores_flipped": Product(
             lambda scores, values: scores,
@@ -244,28 +300,36 @@ def _products(
             lambda operator, scores, values: operator.wiring.xp.flip(
                 own(operator, scores), axis=-1
             ),
-            keeps,
+            kept,
         ),
         "apply": Product(
             lambda scores, values: values,
             lambda given, v, y, kept=None: apply(*given, v, y, None, kept),
             lambda given, v, g, *to: apply_backward(*given, v, g, None, *to),
             lambda operator, scores, v: operator.apply(v),
-            keeps,
+            kept,
         ),
         "apply_transposed": Product(
             lambda scores, values: values,
             lambda given, u, w, kept=None: spread(*given, u, w),
             lambda given, u, g, *to: spread_backward(*given, u, g, *to[:3]),
             lambda operator, scores, u: operator.apply_transposed(u),
-            False,
+            None,
         ),
         "log_z": Product(
             lambda scores, values: scores,
             log_z,
             log_z_backward,
             lambda operator, scores, values: portable_log_z(operator),
-            keeps,
+            kept,
+        ),
+        # For rows of finite scores without a mask; the values are the items of a permutation.
+        "log_prob": Product(
+            lambda scores, items: scores[:1],
+            log_prob,
+            log_prob_backward,
+            lambda operator, scores, items: operator.log_prob(items),
+            (lambda scores, items: 2 * math.prod(scores)) if keeps else None,
         ),
     }
     return {prefix + name: product for name, product in products.items()}

@@ -73,6 +73,9 @@ class NativeRows(Native):
         return self._portable().apply_transposed(u) if w is None else w
 
     def log_prob(self, permutation: Array) -> Array:
+        log_p = self._log_prob(permutation)
+        if log_p is not None:
+            return log_p
         log_z = self._log_normalizers()
         if log_z is None:
             return self._portable().log_prob(permutation)

@@ -20,7 +20,7 @@ from torch.autograd.function import _SingleLevelFunction
 
 from softorder._array import NativeProblem
 from softorder._extension import extension
-from softorder.kernels.native import PRODUCTS, given_arrays, make_kept
+from softorder.kernels.native import PRODUCTS, given_arrays
 from softorder.kernels.scan import chunked_scan, shift
 from softorder.torch._tracing import is_plain, is_transformed
 
@@ -179,7 +179,7 @@ def _evaluate_backward(
 ) -> list[Tensor | None]:
     """Return the gradients of scores, values and scale (one for each row) that are wanted."""
     to = [
-        (_empty_like(g) if g.ndim == 2 else g.new_empty(g.shape[:2])) if wanted[0] else None,
+        (_empty_like(g) if g.ndim == 2 else g.new_empty(given[0].shape)) if wanted[0] else None,
         torch.empty(values.shape, dtype=g.dtype) if wanted[1] and values is not None else None,
         torch.empty(g.shape[:1], dtype=torch.float64) if wanted[2] else None,
     ]
@@ -207,8 +207,9 @@ class _Product(_SingleLevelFunction):
         if p.views is None:
             p.views = _given(scale, p.positions, p.order, p.counts, p.power)
         ctx.kept = None
-        if PRODUCTS[kind].keeps and True in ctx.needs_input_grad:
-            ctx.kept = make_kept(scores.shape, None if values is None else values.shape)
+        kept = PRODUCTS[kind].kept
+        if kept is not None and True in ctx.needs_input_grad:
+            ctx.kept = numpy.empty(kept(scores.shape, None if values is None else values.shape))
         return _evaluate(kind, scores, values, p.views, ctx.kept)
 
     @staticmethod

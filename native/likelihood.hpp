@@ -1,0 +1,161 @@
+// What the items of a permutation cost at their positions, for rows of finite scores without a mask:
+// log P[i, permutation_i] is minus this, less log Z_i.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "parallel.hpp"
+#include "rows.hpp"
+
+namespace softorder {
+
+// Items of a row that are worth a thread.
+constexpr int64_t kItemsPerCostThread = 1 << 14;
+
+// Which item stands at each position: (rows, n), or one row for all.
+struct Permutations {
+    const int64_t* items;
+    bool per_row;
+
+    const int64_t* of(int64_t row, int64_t n) const { return items + (per_row ? row * n : 0); }
+};
+
+// exp(-u^p) with u = |x_i - x_j| / scale; p is 1 for one real term, else 2.
+template <class Float>
+struct SoftSortCost {
+    const Float* x;
+    double inverse_scale;
+    bool is_square;
+
+    SoftSortCost(const Rows<Float>& rows, int64_t row, double scale)
+        : x(rows.sorted + row * rows.n),
+          inverse_scale(std::min(1 / scale, std::numeric_limits<double>::max())),
+          is_square(rows.terms.count > 1) {}
+
+    double difference(int64_t i, int64_t j) const {
+        return (static_cast<double>(x[i]) - static_cast<double>(x[j])) * inverse_scale;
+    }
+    // Cut off where it would overflow, and then constant. (Also bounded_power in Python.)
+    double bound() const {
+        const double most = static_cast<double>(std::numeric_limits<Float>::max());
+        return 0.5 * (is_square ? std::sqrt(most) : most);
+    }
+    double operator()(int64_t i, int64_t j) const {
+        const double u = std::min(std::fabs(difference(i, j)), bound());
+        return is_square ? u * u : u;
+    }
+    void differentiate(int64_t i, int64_t j, double g, double* force) const {
+        const double u = difference(i, j);
+        if (u == 0 || !(std::fabs(u) < bound())) return;
+        const double slope = g * inverse_scale * (is_square ? 2 * u : std::copysign(1.0, u));
+        force[i] += slope;
+        force[j] -= slope;
+    }
+    void finish(double*) const {}
+    // By the scale, the derivative of a cost is minus this many times cost / scale.
+    double power() const { return is_square ? 2 : 1; }
+};
+
+// (2 (V_j - V_i) + (2 i + 1) (x_j - x_i)) / tau, where V_k adds up m (x_{m-1} - x_m) for m up to k:
+// see relaxations/neuralsort.py.
+template <class Float>
+struct NeuralSortCost {
+    const Float* x;
+    int64_t n;
+    double inverse_scale;
+    std::vector<double> sums;  // V, and then its derivative
+
+    NeuralSortCost(const Rows<Float>& rows, int64_t row, double scale)
+        : x(rows.sorted + row * rows.n),
+          n(rows.n),
+          inverse_scale(std::min(1 / scale, std::numeric_limits<double>::max())),
+          sums(static_cast<size_t>(rows.n)) {
+        for (int64_t k = 1; k < n; ++k) {
+            sums[k] = sums[k - 1] + static_cast<double>(k) * (at(k - 1) - at(k));
+        }
+        by_sums.assign(sums.size(), 0.0);
+    }
+
+    double at(int64_t i) const { return static_cast<double>(x[i]); }
+    double operator()(int64_t i, int64_t j) const {
+        const double step = static_cast<double>(2 * i + 1) * (at(j) - at(i));
+        const double cost = (2 * (sums[j] - sums[i]) + step) * inverse_scale;
+        return std::min(cost, 0.5 * static_cast<double>(std::numeric_limits<Float>::max()));
+    }
+    void differentiate(int64_t i, int64_t j, double g, double* force) {
+        const double share = g * inverse_scale, step = static_cast<double>(2 * i + 1) * share;
+        by_sums[j] += 2 * share;
+        by_sums[i] -= 2 * share;
+        force[j] += step;
+        force[i] -= step;
+    }
+    // From the sums to the scores that they are made of.
+    void finish(double* force) const {
+        double later = 0;
+        for (int64_t k = n - 1; k > 0; --k) {
+            later += by_sums[k];
+            force[k - 1] += static_cast<double>(k) * later;
+            force[k] -= static_cast<double>(k) * later;
+        }
+    }
+    double power() const { return 1; }
+
+  private:
+    std::vector<double> by_sums;
+};
+
+// Calls work(row, place) for every row, place(i) being where the item of position i stands.
+template <class Float, class Work>
+void for_each_permutation(const Rows<Float>& rows, const Permutations& permutations,
+                          const Work& work) {
+    const int64_t n = rows.n, fewest = 1 + kItemsPerCostThread / std::max<int64_t>(n, 1);
+    for_each_range(rows.threads, rows.rows, fewest, [&](int64_t begin, int64_t end) {
+        std::vector<int64_t> place(static_cast<size_t>(n));
+        for (int64_t row = begin; row < end; ++row) {
+            const int64_t* order = rows.order + row * n;
+            const int64_t* items = permutations.of(row, n);
+            for (int64_t i = 0; i < n; ++i) place[order[i]] = i;
+            work(row, [&](int64_t i) { return place[items[i]]; });
+        }
+    });
+}
+
+// out[row] = the sum of the costs.
+template <class Float, class Cost>
+void cost(const Rows<Float>& rows, const Permutations& permutations, double* out) {
+    for_each_permutation(rows, permutations, [&](int64_t row, const auto& place) {
+        const Cost of(rows, row, rows.scale[rows.scale_per_row ? row : 0]);
+        double total = 0;
+        for (int64_t i = 0; i < rows.n; ++i) total += of(i, place(i));
+        out[row] = total;
+    });
+}
+
+// Adds the derivatives of sum(g * cost), of which a group of ties shares its own.
+template <class Float, class Cost>
+void cost_backward(const Rows<Float>& rows, const Permutations& permutations, const double* g,
+                   const Gradients<Float>& to) {
+    const int64_t n = rows.n;
+    for_each_permutation(rows, permutations, [&](int64_t row, const auto& place) {
+        const double scale = rows.scale[rows.scale_per_row ? row : 0];
+        Cost of(rows, row, scale);
+        if (to.scale) {
+            double total = 0;
+            for (int64_t i = 0; i < n; ++i) total += of(i, place(i));
+            to.scale[row] -= g[row] * of.power() * total / scale;
+        }
+        if (!to.scores) return;
+        std::vector<double> force(static_cast<size_t>(n));
+        std::vector<Float> mean(static_cast<size_t>(n));
+        for (int64_t i = 0; i < n; ++i) of.differentiate(i, place(i), g[row], force.data());
+        of.finish(force.data());
+        average_ties(rows.sorted + row * n, rows.order + row * n, 0, n, force.data(), mean.data());
+        for (int64_t i = 0; i < n; ++i) to.scores[row * n + i] += mean[i];
+    });
+}
+
+}  // namespace softorder
