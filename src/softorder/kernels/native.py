@@ -1,8 +1,9 @@
 """Products with P by the native kernel: native/ in C++, float32 and float64 on the CPU.
 
 What is here is the part that every framework and every relaxation shares. The sums and the first
-derivatives are in native/softsort.hpp, neuralsort.hpp and likelihood.hpp; derivatives of higher order,
-forward mode and vmap are those of an operator that is the same mathematics in array operations.
+derivatives are in native/ (softsort.hpp, neuralsort.hpp, likelihood.hpp); derivatives of higher
+order, forward mode and vmap are those of an operator that is the same mathematics in array
+operations.
 """
 
 from __future__ import annotations
