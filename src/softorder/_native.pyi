@@ -103,6 +103,50 @@ def neuralsort_apply_transposed_backward(
     to_u: Any,
     to_scale: Any,
 ) -> None: ...
+def cost(
+    sorted: Any,
+    order: Any,
+    counts: Any,
+    scale: Any,
+    terms: Any,
+    threads: int,
+    items: Any,
+    out: Any,
+) -> None: ...
+def cost_backward(
+    sorted: Any,
+    order: Any,
+    counts: Any,
+    scale: Any,
+    terms: Any,
+    threads: int,
+    items: Any,
+    g: Any,
+    to_scores: Any,
+    to_scale: Any,
+) -> None: ...
+def neuralsort_cost(
+    sorted: Any,
+    order: Any,
+    counts: Any,
+    scale: Any,
+    terms: Any,
+    threads: int,
+    items: Any,
+    out: Any,
+) -> None: ...
+def neuralsort_cost_backward(
+    sorted: Any,
+    order: Any,
+    counts: Any,
+    scale: Any,
+    terms: Any,
+    threads: int,
+    items: Any,
+    g: Any,
+    to_scores: Any,
+    to_scale: Any,
+) -> None: ...
 def pool_l2(x: Any, first: Any, threads: int) -> None: ...
 def pool_kl(x: Any, first: Any, threads: int) -> None: ...
 def instruction_set() -> str: ...
