@@ -9,6 +9,7 @@ from benchmarks.cases import BACKWARD, FORWARD, Case, Shape, shape_name
 from benchmarks.checks import checks
 from benchmarks.registry import IMPLEMENTATIONS, select
 from benchmarks.results import Line, Results
+from softorder_experiments.speed import seconds
 
 # The colours of Okabe and Ito, which the colour-blind can tell apart; markers say it again.
 STYLES = {
@@ -91,11 +92,7 @@ def _table(results: Results) -> str:
 def _time(line: Line | None) -> str:
     if line is None or line["outcome"] != "ok":
         return line["outcome"] if line else ""
-    seconds = line["seconds"]["median"]
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} µs"
+    return seconds(line["seconds"]["median"])
 
 
 def _memory(line: Line | None) -> str:

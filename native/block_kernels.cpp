@@ -105,7 +105,8 @@ struct Complex {
 
     Vector weight_re, weight_im, slope_re, slope_im;
 
-    explicit Complex(const Terms& t) : weight_re(Vector::load(t.weight_re)), weight_im(Vector::load(t.weight_im)) {
+    explicit Complex(const Terms& t)
+        : weight_re(Vector::load(t.weight_re)), weight_im(Vector::load(t.weight_im)) {
         const Vector decay_re = Vector::load(t.decay_re), decay_im = Vector::load(t.decay_im);
         slope_re = weight_re * decay_re - weight_im * decay_im;
         slope_im = weight_re * decay_im + weight_im * decay_re;

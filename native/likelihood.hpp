@@ -67,7 +67,7 @@ struct NeuralSortCost {
     const Float* x;
     int64_t n;
     double inverse_scale;
-    std::vector<double> sums;  // V, and then its derivative
+    std::vector<double> sums;  // V
 
     NeuralSortCost(const Rows<Float>& rows, int64_t row, double scale)
         : x(rows.sorted + row * rows.n),

@@ -69,24 +69,23 @@ constexpr double kRound = 6755399441055744.0;
 
 // exp(-u) for u >= 0, to about one unit in the last place; exactly 0 from 708.
 inline Register exp_minus(Register u) {
-    typedef Register V;
     typedef decltype(u < u) Integers;
-    const V zero = {};
-    const V limit = zero + 708.0;
-    const V bounded = u < limit ? u : limit;
-    const V shifted = bounded * 1.4426950408889634 + kRound;
-    const V k = shifted - kRound;
-    const V r = (bounded - k * 0.693147180369123816490) - k * 1.90821492927058770002e-10;
-    V e = zero + 1.0 / 6227020800;
+    const Register zero = {};
+    const Register limit = zero + 708.0;
+    const Register bounded = u < limit ? u : limit;
+    const Register shifted = bounded * 1.4426950408889634 + kRound;
+    const Register k = shifted - kRound;
+    const Register r = (bounded - k * 0.693147180369123816490) - k * 1.90821492927058770002e-10;
+    Register e = zero + 1.0 / 6227020800;
     const double inverse_factorials[] = {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800,
                                          1.0 / 362880,    1.0 / 40320,    1.0 / 5040,
                                          1.0 / 720,       1.0 / 120,      1.0 / 24,
                                          1.0 / 6,         1.0 / 2,        1.0};
     for (double coefficient : inverse_factorials) e = coefficient - r * e;
     e = 1.0 - r * e;
-    const V rounding = zero + kRound;
+    const Register rounding = zero + kRound;
     const Integers exponent = 1023 - ((Integers)shifted - (Integers)rounding);
-    const V scaled = e * (V)(exponent << 52);
+    const Register scaled = e * (Register)(exponent << 52);
     return u < limit ? scaled : zero;
 }
 

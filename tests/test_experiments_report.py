@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 import softorder as so
 from softorder_experiments import cli
+from softorder_experiments.printed import printed
 from softorder_experiments.report import Report, write_report
 from softorder_experiments.report.benchmark import Benchmark
-from softorder_experiments.report.comparison import NOT_RUN, lines_of, printed
+from softorder_experiments.report.comparison import NOT_RUN, lines_of
 from softorder_experiments.report.operator_figures import (
     logits,
     neuralsort_logits,

@@ -12,8 +12,10 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 
+from softorder_experiments.printed import printed
 from softorder_experiments.report import Report
-from softorder_experiments.report.comparison import NOT_RUN, lines_of, mark, printed
+from softorder_experiments.report.comparison import NOT_RUN, lines_of, mark
+from softorder_experiments.report.measured_figures import of_sorting_time
 from softorder_experiments.runs import Record
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -25,7 +27,7 @@ def files() -> dict[pathlib.Path, str]:
     """Return what each file should hold."""
     benchmark = max((ROOT / "benchmarks" / "results").glob("*.jsonl"))
     report = Report.read(ROOT / "results", benchmark)
-    (picture,) = (chart for chart in report.charts()["peers"] if chart.name == "time")
+    (picture,) = of_sorting_time(report.benchmark)
     return {
         DOCS / "report.html": report.render(),
         DOCS / "figures" / "time-light.svg": picture.light,

@@ -80,14 +80,10 @@ class NativeRows(Native):
         if log_z is None:
             return self._portable().log_prob(permutation)
         _, closeness = self.formula(self.scores, self.tau)
-        xp = self.wiring.xp
+        xp, block = self.wiring.xp, self.scores.position_block
         place = take_along(self.wiring, inverse_order(self), permutation, axis=-1)
-        log_p = closeness(place) - log_z
-        if self.scores.is_one_block():
-            return xp.sum(log_p, axis=-1)
-        block = self.scores.position_block
         other = take_along(self.wiring, block, place, axis=-1)
-        log_p = xp.where(block == other, log_p, -math.inf)
+        log_p = xp.where(block == other, closeness(place) - log_z, -math.inf)
         return xp.sum(xp.where(block == MASKED, 0.0, log_p), axis=-1)
 
     def entropy(self) -> Array:

@@ -56,11 +56,9 @@ class Scan(OfScores):
     def log_prob(self, permutation: Array) -> Array:
         wiring, xp, scores = self.wiring, self.wiring.xp, self.scores
         chosen = take_along(wiring, scores.items, permutation, axis=-1)
+        block = take_along(wiring, scores.block, permutation, axis=-1)
         u = (scores.positions - chosen) / self._scale_like(scores.positions)
         log_p = -bounded_power(xp, u, self.kernel.power) - self._log_z()
-        if scores.is_one_block():
-            return xp.sum(log_p, axis=-1)
-        block = take_along(wiring, scores.block, permutation, axis=-1)
         log_p = xp.where(block == scores.position_block, log_p, -math.inf)
         return xp.sum(xp.where(scores.position_block == MASKED, 0.0, log_p), axis=-1)
 

@@ -55,7 +55,6 @@ class SortedScores:
         self._order: Array | None = None
         self._plain_positions: Array | None = None
         self._blocks: tuple[Array, Array] | None = None
-        self._looked: tuple[bool, bool] | None = None
         self._positions = Kept()
         self._items = Kept()
         self._window: slice | None = None
@@ -86,29 +85,16 @@ class SortedScores:
         return self._plain_positions
 
     def is_one_block(self) -> bool:
-        """Tell whether all scores take part and are finite, as far as can be seen now."""
-        return self._look()[0]
-
-    def _are_distinct(self) -> bool:
-        """Tell whether, besides, no two scores of a row are equal: then no gradient is averaged."""
-        return self._look()[1]
-
-    def _look(self) -> tuple[bool, bool]:
-        """Look whether scores are finite, and distinct, where a kernel has sorted real numbers.
+        """Tell whether all scores take part and are finite, where a kernel has sorted real numbers.
 
         Of sorted scores the ends tell of infinities, and a NaN is not in order with anything.
         """
-        if self._looked is None:
-            plain, xp = self._plain_positions, self.wiring.xp
-            if plain is None or not self.wiring.is_concrete(plain) or self.valid is not None:
-                return False, False
-            upper, lower = plain[..., :-1], plain[..., 1:]
-            distinct = bool(xp.all(upper > lower))
-            ordered = distinct or bool(xp.all(upper >= lower))
-            ends = plain[..., :: max(plain.shape[-1] - 1, 1)]
-            finite = ordered and bool(xp.all(xp.isfinite(ends)))
-            self._looked = finite, finite and distinct
-        return self._looked
+        plain, xp = self._plain_positions, self.wiring.xp
+        if plain is None or not self.wiring.is_concrete(plain) or self.valid is not None:
+            return False
+        ends = plain[..., :: max(plain.shape[-1] - 1, 1)]
+        ordered = plain[..., :-1] >= plain[..., 1:]
+        return bool(xp.all(ordered)) and bool(xp.all(xp.isfinite(ends)))
 
     @property
     def block(self) -> Array:
@@ -123,8 +109,6 @@ class SortedScores:
     @property
     def items(self) -> Array:
         """The scores as they came, 0 where infinite or masked."""
-        if self._are_distinct():
-            return self.scores
         # Taken from the positions, so that both carry the averaged gradient.
         return self._items.get(self.wiring, lambda: self.by_item(self.positions))
 
@@ -182,12 +166,8 @@ class SortedScores:
 
     def _sort(self) -> Array:
         wiring, xp = self.wiring, self.wiring.xp
-        finite = self.scores
-        if not self.is_one_block():
-            finite = xp.where(self.block == FINITE, self._spoiled(), 0.0)
+        finite = xp.where(self.block == FINITE, self._spoiled(), 0.0)
         positions = take_along(wiring, finite, self.order, axis=-1)
-        if self._are_distinct():
-            return positions
         return wiring.average_gradient(positions, _begins_run(xp, positions, self.position_block))
 
     def _spoiled(self) -> Array:
@@ -203,11 +183,8 @@ class SortedScores:
         return scores + xp.astype(xp.where(spoiled, math.nan, 0.0), scores.dtype)
 
     def _find_blocks(self) -> tuple[Array, Array]:
-        xp = self.wiring.xp
-        if self._blocks is None and self.is_one_block():
-            block = xp.full(self.shape, FINITE, dtype=xp.int8, device=self.device)
-            self._blocks = block, block
         if self._blocks is None:
+            xp = self.wiring.xp
             scores = self._spoiled()
             block = xp.astype(scores == math.inf, xp.int8) * PLUS_INFINITY
             block = block + xp.astype(scores == -math.inf, xp.int8) * MINUS_INFINITY

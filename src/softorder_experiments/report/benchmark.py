@@ -93,15 +93,6 @@ class Benchmark:
         """Return the line of a case; None if it was not tried."""
         return self._cases.get((name, batch, n))
 
-    def verification(self, name: str) -> Line | None:
-        """Return how an implementation agreed with its reference."""
-        found = [
-            line
-            for line in self.lines
-            if line["kind"] == "verification" and line["implementation"] == name
-        ]
-        return found[-1] if found else None
-
     @property
     def missing(self) -> list[tuple[str, str]]:
         """Implementations that were not timed, and why."""

@@ -7,20 +7,11 @@ import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Any
 
 from softorder_experiments.runs import Record
 
 NOT_RUN = "not run"
-
-
-@cache
-def printed() -> dict[str, Any]:
-    """Return the paper's printed numbers, with table and row."""
-    text = resources.files("softorder_experiments.report").joinpath("printed.json").read_text()
-    return json.loads(text)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from softorder_experiments.report.benchmark import Benchmark
 from softorder_experiments.report.charts import COLORS, INK, Axis, Chart, Curve, draw_curves
 from softorder_experiments.runs import Record
-from softorder_experiments.speed import METHODS, TASK
+from softorder_experiments.speed import METHODS, is_usual
 
 _OPERATOR_COLORS = {
     "softsort-square": COLORS[0],
@@ -18,7 +18,7 @@ _OPERATOR_COLORS = {
 
 def of_speed(records: Sequence[Record]) -> Iterator[Chart]:
     """Draw time and memory against n, a figure for each device (the paper's Figure 6)."""
-    usual = [record for record in records if is_usual(record)]
+    usual = [record for record in records if record["outcome"] == "ok" and is_usual(record)]
     for device in dict.fromkeys(record["device"] for record in usual):
         here = tuple(record for record in usual if record["device"] == device)
         time = Axis(_by_n(here, _seconds), "n", "seconds per epoch", "time", log=True)
@@ -36,16 +36,6 @@ def of_speed(records: Sequence[Record]) -> Iterator[Chart]:
             dark,
             here,
         )
-
-
-def is_usual(record: Record) -> bool:
-    """Tell whether a point that ran is one of the usual loss and order."""
-    config = record["config"]
-    return (
-        record["task"] == TASK
-        and record["outcome"] == "ok"
-        and (config["order"], config["objective"]) == ("random", "printed")
-    )
 
 
 def _by_n(records: Sequence[Record], value: Callable[[Record], float]) -> list[Curve]:
@@ -93,9 +83,7 @@ def of_learning_to_be_in_order(records: Sequence[Record]) -> Iterator[Chart]:
     runs = tuple(
         record
         for record in records
-        if record["task"] == TASK
-        and record["outcome"] == "ok"
-        and record["config"]["objective"] == "curves"
+        if record["outcome"] == "ok" and record["config"]["objective"] == "curves"
     )
     sizes = sorted({record["config"]["n"] for record in runs})
     if not runs:

@@ -11,13 +11,14 @@ from typing import Any
 import jinja2
 
 from softorder_experiments.errors import replace
+from softorder_experiments.printed import printed
 from softorder_experiments.report import measured_figures as measured
 from softorder_experiments.report import operator_figures as operators
 from softorder_experiments.report.benchmark import Benchmark
 from softorder_experiments.report.charts import Chart
-from softorder_experiments.report.comparison import NOT_RUN, hardware, lines_of, mark, printed
+from softorder_experiments.report.comparison import NOT_RUN, hardware, lines_of, mark
 from softorder_experiments.runs import Record, read_records
-from softorder_experiments.speed import METHODS, TASK, newest, ratios_of, seconds
+from softorder_experiments.speed import METHODS, TASK, is_usual, newest, ratios_of, seconds
 
 
 @dataclass(frozen=True)
@@ -153,12 +154,12 @@ def _of_speed(records: Sequence[Record]) -> list[Table]:
 
 def _of_ratios(records: Sequence[Record]) -> list[Table]:
     """Return the paper's ratios beside ours."""
-    usual = [record for record in records if measured.is_usual(record)]
+    found = newest([r for r in records if r["device"] == "cpu" and is_usual(r)])
+    theirs = printed()["speed"]
     rows = []
-    for name, ratio in printed()["speed"]["ratios"].items():
-        found = newest([record for record in usual if record["device"] == "cpu"])
+    for name, ratio in theirs["ratios"].items():
         for n, ours in ratios_of(found, name):
-            runs = (found[name, n], found[printed()["speed"]["reference"], n])
+            runs = (found[name, n], found[theirs["reference"], n])
             rows.append(
                 (
                     Cell(METHODS[name].about),

@@ -6,7 +6,6 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import torch
 from rich.console import Console
@@ -25,7 +24,6 @@ from softorder_experiments.speed.plan import SpeedConfig
 from softorder_experiments.speed.show import describe
 
 TASK = "speed"
-Found: TypeAlias = list[Record]
 
 
 def find_devices(wanted: str) -> tuple[str, ...]:
@@ -43,13 +41,13 @@ def carry_out(
     console: Console,
     *,
     again: bool = False,
-) -> Found:
+) -> list[Record]:
     """Measure what was not measured before; return the record of every point.
 
     What ran out of time or memory is tried again if it may take more than it could then.
     """
     done = {} if again else finished_runs(out)
-    found: Found = []
+    found: list[Record] = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("", total=len(points))
         for point in points:

@@ -16,7 +16,7 @@ from torch import Tensor
 from softorder_experiments.isolation import Answer, serve
 from softorder_experiments.memory import peak_extra_memory
 from softorder_experiments.speed.methods import METHODS
-from softorder_experiments.speed.plan import BATCH, SpeedConfig
+from softorder_experiments.speed.plan import BATCH, OBJECTIVES, ORDERS, SpeedConfig
 
 
 def train(config: dict[str, Any]) -> Answer:
@@ -57,10 +57,7 @@ class Learner:
         method = METHODS[point.method]
         self._log_likelihood, self._tau = method.log_likelihood, method.tau
         self.scores = initial_scores(point).to(point.device).requires_grad_()
-        is_printed = point.objective == "printed"
-        self._terms = BATCH * point.n if is_printed else point.n
-        # The decay is the gradient of the penalty: |scores|^2 / 200, or 5 |scores|^2 / n.
-        decay = 0.01 if is_printed else 10 / point.n
+        self._terms, decay = OBJECTIVES[point.objective](point.n)
         self._optimizer = torch.optim.SGD([self.scores], lr=10.0, momentum=0.5, weight_decay=decay)
         self._synchronize = _synchronize(point.device)
         self.loss = torch.zeros(())
@@ -86,8 +83,7 @@ class Learner:
 def initial_scores(point: SpeedConfig) -> Tensor:
     """Return (20, n) scores, uniform in [-1, 1]."""
     generator = torch.Generator().manual_seed(point.seed)
-    scores = torch.rand(BATCH, point.n, generator=generator) * 2 - 1
-    return scores.sort(dim=-1).values if point.order == "opposite" else scores
+    return ORDERS[point.order](torch.rand(BATCH, point.n, generator=generator) * 2 - 1)
 
 
 def spearman(scores: Tensor) -> numpy.ndarray:

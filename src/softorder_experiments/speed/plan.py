@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from softorder_experiments.config import Settings, require
 from softorder_experiments.errors import choose
@@ -18,11 +20,19 @@ CURVE_N = 1000
 _CURVES = (CURVE_N, 4000)
 _OPPOSITE = (1000, 4000)
 _EPOCHS, _DENSE_EPOCHS, _LONG_EPOCHS = 100, 6, 6
-ORDERS: dict[str, None] = {"random": None, "opposite": None}
+# What becomes of random scores at the start; in the end they decrease.
+ORDERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "random": lambda scores: scores,
+    "opposite": lambda scores: scores.sort(dim=-1).values,
+}
 # How rows and penalty weigh. As printed, and in the authors' PyTorch: the mean over all rows, plus
 # |scores|^2 / 200. Behind their learning curves (TensorFlow): the sum over rows of each one's mean,
-# plus 5 |scores|^2 / n, which is the same penalty at n = 1000.
-OBJECTIVES: dict[str, None] = {"printed": None, "curves": None}
+# plus 5 |scores|^2 / n, which is the same penalty at n = 1000. By n: what the sum of all terms is
+# divided by, and the decay, which is the penalty's gradient over the scores.
+OBJECTIVES: dict[str, Callable[[int], tuple[int, float]]] = {
+    "printed": lambda n: (BATCH * n, 0.01),
+    "curves": lambda n: (n, 10 / n),
+}
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,16 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
+from softorder_experiments.printed import printed
 from softorder_experiments.runs import Record
 from softorder_experiments.speed.methods import METHODS
-
-# What the paper found on its CPU, time over that of SoftSort as printed; with table and row, all
-# of its numbers are in report/printed.json, and a test compares the two.
-PRINTED_RATIOS = {"neuralsort-published": 6.0, "neuralsort-corrected": 1.8}
-_REFERENCE = "softsort-square-dense"
 
 
 def show_speed(console: Console, records: Sequence[Record]) -> None:
     """Show time, memory and correlation by method and n, then the ratios of the paper."""
     for device in dict.fromkeys(record["device"] for record in records):
         here = [record for record in records if record["device"] == device]
-        usual = [record for record in here if _is_usual(record)]
+        usual = [record for record in here if is_usual(record)]
         for title, cell in _QUANTITIES.items():
             console.print(_table(f"{title}, {device}", usual, cell))
         _show_ratios(console, newest(usual))
@@ -34,7 +30,8 @@ def show_speed(console: Console, records: Sequence[Record]) -> None:
         console.print(_table(title, curves, _spearman))
 
 
-def _is_usual(record: Record) -> bool:
+def is_usual(record: Record) -> bool:
+    """Tell whether a point has the printed loss, and began in no order."""
     config = record["config"]
     return config["order"] == "random" and config["objective"] == "printed"
 
@@ -48,7 +45,7 @@ def describe(record: Record) -> str:
     """Return a line about one point."""
     config = record["config"]
     about = METHODS[config["method"]].about
-    variant = "" if _is_usual(record) else f", {config['order']} order, {config['objective']} loss"
+    variant = "" if is_usual(record) else f", {config['order']} order, {config['objective']} loss"
     title = f"{about}, n = {config['n']:,}{variant}, {config['epochs']} epochs"
     if record["outcome"] != "ok":
         return f"{title:72} {record['outcome']}"
@@ -110,12 +107,12 @@ _QUANTITIES = {
 
 def _show_ratios(console: Console, found: dict[tuple[str, int], Record]) -> None:
     """Say how many times SoftSort's dense time others take, beside what the paper says."""
-    for name, printed in PRINTED_RATIOS.items():
-        ratios = [f"{ratio:.2g} (n = {n:,})" for n, ratio in ratios_of(found, name)]
+    for name, ratio in printed()["speed"]["ratios"].items():
+        ratios = [f"{ours:.2g} (n = {n:,})" for n, ours in ratios_of(found, name)]
         if ratios:
             console.print(
                 f"{METHODS[name].about}, over SoftSort |.|² as printed: {', '.join(ratios)}; "
-                f"the paper, on its CPU: {printed:g}",
+                f"the paper, on its CPU: {ratio:g}",
                 highlight=False,
             )
 
@@ -127,5 +124,6 @@ def ratios_of(found: dict[tuple[str, int], Record], name: str) -> list[tuple[int
         for key, record in found.items()
         if record["outcome"] == "ok"
     }
-    sizes = sorted(n for method, n in times if method == name and (_REFERENCE, n) in times)
-    return [(n, times[name, n] / times[_REFERENCE, n]) for n in sizes]
+    other = printed()["speed"]["reference"]
+    sizes = sorted(n for method, n in times if method == name and (other, n) in times)
+    return [(n, times[name, n] / times[other, n]) for n in sizes]
