@@ -29,7 +29,7 @@ from softorder_experiments.sweeps.watch import Watch
 from softorder_experiments.tasks import TASKS
 from test_experiments_engine import COMMAND, QUIET, Toy, same
 
-SMALL = ("digits=1", "epochs=3", "batch=20", "test_batches=3")
+SMALL = ("digits=1", "epochs=2", "batch=20", "test_batches=3")
 
 
 class FakeWorkers(Workers):
