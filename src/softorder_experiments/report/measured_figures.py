@@ -224,7 +224,7 @@ def of_peers(benchmark: Benchmark) -> Iterator[Chart]:
                         list(points.values()),
                         INK if ours else COLORS[index % len(COLORS)],
                         "-" if ours else ("--", "-.", ":")[index // len(COLORS) % 3],
-                        "osv^DP"[index % 6],
+                        "osv^DPX<>*p"[index % 11],
                     )
                 )
         axes.append(Axis(curves, "n", "seconds, forward + backward", title, log=True))
