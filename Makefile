@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint unit browser format run picture choose report bench sanitize clean
+.PHONY: help setup test lint unit browser format run picture choose frameworks report bench sanitize clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -14,7 +14,7 @@ help:  ## List the targets
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --editable '.[torch,experiments,ray,dask]' --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --editable '.[torch,jax,experiments,ray,dask]' --group dev
 	@touch $@
 
 setup: $(READY)  ## Build .venv with everything for development
@@ -47,6 +47,9 @@ picture: $(READY)  ## Draw the README's picture anew
 
 choose: $(READY)  ## Write docs/how_to_choose.md from what was found and measured
 	$(BIN)/python -m tools.how_to_choose
+
+frameworks: $(READY)  ## Write docs/frameworks.md: what each framework has, as the tests find it
+	$(BIN)/python tests/framework_table.py
 
 report: $(READY)  ## Write docs/report.html and the README's figures and tables from the committed results
 	$(BIN)/python -m tools.results_pages

@@ -1,5 +1,5 @@
-// What the items of a permutation cost at their positions, for rows of finite scores without a mask:
-// log P[i, permutation_i] is minus this, less log Z_i.
+// What the items of a permutation cost at their positions: log P[i, permutation_i] is minus this,
+// less log Z_i. It is infinite for an item of another block, and 0 at a position past the valid ones.
 #pragma once
 
 #include <algorithm>
@@ -31,8 +31,8 @@ struct SoftSortCost {
     double inverse_scale;
     bool is_square;
 
-    SoftSortCost(const Rows<Float>& rows, int64_t row, double scale)
-        : x(rows.sorted + row * rows.n),
+    SoftSortCost(const Rows<Float>& rows, const Float* sorted, int64_t, double scale)
+        : x(sorted),
           inverse_scale(std::min(1 / scale, std::numeric_limits<double>::max())),
           is_square(rows.terms.count > 1) {}
 
@@ -61,7 +61,7 @@ struct SoftSortCost {
 };
 
 // (2 (V_j - V_i) + (2 i + 1) (x_j - x_i)) / tau, where V_k adds up m (x_{m-1} - x_m) for m up to k:
-// see relaxations/neuralsort.py.
+// see relaxations/neuralsort.py. Positions count from the beginning of the block.
 template <class Float>
 struct NeuralSortCost {
     const Float* x;
@@ -69,11 +69,11 @@ struct NeuralSortCost {
     double inverse_scale;
     std::vector<double> sums;  // V
 
-    NeuralSortCost(const Rows<Float>& rows, int64_t row, double scale)
-        : x(rows.sorted + row * rows.n),
-          n(rows.n),
+    NeuralSortCost(const Rows<Float>&, const Float* sorted, int64_t length, double scale)
+        : x(sorted),
+          n(length),
           inverse_scale(std::min(1 / scale, std::numeric_limits<double>::max())),
-          sums(static_cast<size_t>(rows.n)) {
+          sums(static_cast<size_t>(length)) {
         for (int64_t k = 1; k < n; ++k) {
             sums[k] = sums[k - 1] + static_cast<double>(k) * (at(k - 1) - at(k));
         }
@@ -108,7 +108,8 @@ struct NeuralSortCost {
     std::vector<double> by_sums;
 };
 
-// Calls work(row, place) for every row, place(i) being where the item of position i stands.
+// Calls work(row, scale, runs, place) for every row, place(i) being where the item of position i
+// stands.
 template <class Float, class Work>
 void for_each_permutation(const Rows<Float>& rows, const Permutations& permutations,
                           const Work& work) {
@@ -118,44 +119,78 @@ void for_each_permutation(const Rows<Float>& rows, const Permutations& permutati
         for (int64_t row = begin; row < end; ++row) {
             const int64_t* order = rows.order + row * n;
             const int64_t* items = permutations.of(row, n);
+            const int64_t count = rows.counts ? rows.counts[row] : n;
+            const double scale = rows.scale[rows.scale_per_row ? row : 0];
             for (int64_t i = 0; i < n; ++i) place[order[i]] = i;
-            work(row, [&](int64_t i) { return place[items[i]]; });
+            work(row, scale, find_runs(rows.sorted + row * n, count, scale),
+                 [&](int64_t i) { return place[items[i]]; });
         }
     });
 }
 
-// out[row] = the sum of the costs.
-template <class Float, class Cost>
-void cost(const Rows<Float>& rows, const Permutations& permutations, double* out) {
-    for_each_permutation(rows, permutations, [&](int64_t row, const auto& place) {
-        const Cost of(rows, row, rows.scale[rows.scale_per_row ? row : 0]);
-        double total = 0;
-        for (int64_t i = 0; i < rows.n; ++i) total += of(i, place(i));
-        out[row] = total;
-    });
+inline bool holds(const Run& run, int64_t position) {
+    return run.begin <= position && position < run.end;
 }
 
-// Adds the derivatives of sum(g * cost), of which a group of ties shares its own.
+// out (rows, n): the cost at each position.
 template <class Float, class Cost>
-void cost_backward(const Rows<Float>& rows, const Permutations& permutations, const double* g,
+void cost(const Rows<Float>& rows, const Permutations& permutations, Float* out) {
+    const auto one = [&](int64_t row, double scale, const Runs& runs, const auto& place) {
+        Float* to = out + row * rows.n;
+        fill_with(to, rows.n, runs.spoiled ? std::numeric_limits<double>::quiet_NaN() : 0.0);
+        for (int r = 0; r < runs.number; ++r) {
+            const Run& run = runs.run[r];
+            const int64_t begin = run.begin, length = run.tied ? 0 : run.end - begin;
+            const Cost of(rows, rows.sorted + row * rows.n + begin, length, scale);
+            for (int64_t i = begin; i < run.end; ++i) {
+                const int64_t j = place(i);
+                if (!holds(run, j)) {
+                    to[i] = std::numeric_limits<Float>::infinity();
+                } else if (!run.tied) {
+                    to[i] = static_cast<Float>(of(i - begin, j - begin));
+                }
+            }
+        }
+    };
+    for_each_permutation(rows, permutations, one);
+}
+
+// Adds the derivatives of sum(g * cost) for g (rows, n), of which a group of ties shares its own.
+// An infinite cost is constant.
+template <class Float, class Cost>
+void cost_backward(const Rows<Float>& rows, const Permutations& permutations, const Float* g,
                    const Gradients<Float>& to) {
     const int64_t n = rows.n;
-    for_each_permutation(rows, permutations, [&](int64_t row, const auto& place) {
-        const double scale = rows.scale[rows.scale_per_row ? row : 0];
-        Cost of(rows, row, scale);
-        if (to.scale) {
-            double total = 0;
-            for (int64_t i = 0; i < n; ++i) total += of(i, place(i));
-            to.scale[row] -= g[row] * of.power() * total / scale;
+    const auto one = [&](int64_t row, double scale, const Runs& runs, const auto& place) {
+        if (runs.spoiled) {
+            fill_gradients(to, row, n, 0, std::numeric_limits<double>::quiet_NaN());
+            return;
         }
-        if (!to.scores) return;
-        std::vector<double> force(static_cast<size_t>(n));
-        std::vector<Float> mean(static_cast<size_t>(n));
-        for (int64_t i = 0; i < n; ++i) of.differentiate(i, place(i), g[row], force.data());
-        of.finish(force.data());
-        average_ties(rows.sorted + row * n, rows.order + row * n, 0, n, force.data(), mean.data());
-        for (int64_t i = 0; i < n; ++i) to.scores[row * n + i] += mean[i];
-    });
+        for (int r = 0; r < runs.number; ++r) {
+            const Run& run = runs.run[r];
+            if (run.tied) continue;
+            const int64_t begin = run.begin, length = run.end - begin;
+            const Float* sorted = rows.sorted + row * n + begin;
+            Cost of(rows, sorted, length, scale);
+            std::vector<double> force(static_cast<size_t>(length));
+            double total = 0;
+            for (int64_t i = 0; i < length; ++i) {
+                const int64_t j = place(begin + i) - begin;
+                const double share = static_cast<double>(g[row * n + begin + i]);
+                if (!holds(run, begin + j)) continue;
+                if (to.scale) total += share * of(i, j);
+                of.differentiate(i, j, share, force.data());
+            }
+            if (to.scale) to.scale[row] -= of.power() * total / scale;
+            if (!to.scores) continue;
+            of.finish(force.data());
+            std::vector<Float> mean(static_cast<size_t>(n));
+            const int64_t* order = rows.order + row * n + begin;
+            average_ties(sorted, order, 0, length, force.data(), mean.data());
+            for (int64_t i = 0; i < length; ++i) to.scores[row * n + order[i]] += mean[order[i]];
+        }
+    };
+    for_each_permutation(rows, permutations, one);
 }
 
 }  // namespace softorder

@@ -9,9 +9,9 @@
 
 #include "isotonic.hpp"
 #include "likelihood.hpp"
-#include "neuralsort.hpp"
-#include "softsort.hpp"
+#include "products.hpp"
 #include "sort.hpp"
+#include "xla.hpp"
 
 namespace nb = nanobind;
 
@@ -46,19 +46,10 @@ void require_same(const std::optional<A>& a, const B& b, const char* what) {
     require(!a || same_shape(*a, b), what);
 }
 
-Terms read_terms(const Array<const double, 2>& table) {
+Terms read_table(const Array<const double, 2>& table) {
     require(table.shape(1) == 4 && (table.shape(0) == 1 || table.shape(0) == kMostTerms),
             "terms must have shape (1, 4) or (8, 4)");
-    Terms terms = {};
-    terms.count = static_cast<int>(table.shape(0));
-    for (int m = 0; m < terms.count; ++m) {
-        const double* row = table.data() + 4 * m;
-        terms.weight_re[m] = row[0];
-        terms.weight_im[m] = row[1];
-        terms.decay_re[m] = row[2];
-        terms.decay_im[m] = row[3];
-    }
-    return terms;
+    return read_terms(table.data(), table.shape(0));
 }
 
 // What every product is given: sorted scores, order, counts, scale, terms, threads.
@@ -91,7 +82,7 @@ struct Given {
                 data_or_null(counts),
                 scale.data(),
                 scale.shape(0) != 1,
-                read_terms(terms),
+                read_table(terms),
                 static_cast<int64_t>(rows),
                 static_cast<int64_t>(n),
                 static_cast<int64_t>(features),
@@ -122,26 +113,6 @@ void require_kept(const Maybe<double, 1>& kept, const Rows<Float>& rows) {
                          rows.rows * rows.n * 2 * (rows.features + 1),
             "kept must have room for 2 (f + 1) numbers at each position");
 }
-
-// The products of one relaxation.
-template <class Float>
-struct Products {
-    void (*apply)(const Rows<Float>&, const Float* v, Float* y, Float* log_z, double* kept);
-    void (*apply_backward)(const Rows<Float>&, const Float* v, const Float* g_y, const Float* g_z,
-                           double* kept, const Gradients<Float>&);
-    void (*apply_transposed)(const Rows<Float>&, const Float* u, Float* w);
-    void (*apply_transposed_backward)(const Rows<Float>&, const Float* u, const Float* g,
-                                      const Gradients<Float>&);
-};
-
-template <class Float, int Features>
-constexpr Products<Float> kSoftSort = {apply<Float, Features>, apply_backward<Float, Features>,
-                                       apply_transposed<Float, Features>,
-                                       apply_transposed_backward<Float, Features>};
-template <class Float>
-constexpr Products<Float> kNeuralSort = {
-    neuralsort::apply<Float>, neuralsort::apply_backward<Float>,
-    neuralsort::apply_transposed<Float>, neuralsort::apply_transposed_backward<Float>};
 
 template <class Float>
 void bind_sort(nb::module_& m) {
@@ -267,10 +238,10 @@ void bind_cost(nb::module_& m, const std::string& prefix) {
     };
     m.def((prefix + "cost").c_str(),
           [=](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
-              Order items, Array<double, 1> out) {
+              Order items, Array<Float, 2> out) {
               const Rows<Float> rows =
                   Given<Float>{sorted, order, counts, scale, terms, threads}.rows(none);
-              require(static_cast<int64_t>(out.shape(0)) == rows.rows, "one cost for each row");
+              require(same_shape(out, sorted), "one cost for each position");
               const Permutations all = permutations(items, rows);
               const nb::gil_scoped_release release;
               cost<Float, Cost>(rows, all, out.data());
@@ -280,12 +251,12 @@ void bind_cost(nb::module_& m, const std::string& prefix) {
           nb::arg("out").noconvert());
     m.def((prefix + "cost_backward").c_str(),
           [=](Scores sorted, Order order, Counts counts, Scale scale, Table terms, int threads,
-              Order items, Array<const double, 1> g, Maybe<Float, 2> to_scores,
+              Order items, Array<const Float, 2> g, Maybe<Float, 2> to_scores,
               Maybe<double, 1> to_scale) {
               const Given<Float> given{sorted, order, counts, scale, terms, threads};
               const Rows<Float> rows = given.rows(none);
               const auto to = Wanted<Float>{to_scores, {}, to_scale}.check(given, none);
-              require(static_cast<int64_t>(g.shape(0)) == rows.rows, "one g for each row");
+              require(same_shape(g, sorted), "one g for each position");
               const Permutations all = permutations(items, rows);
               const nb::gil_scoped_release release;
               cost_backward<Float, Cost>(rows, all, g.data(), to);
@@ -329,4 +300,11 @@ NB_MODULE(_native, m) {
     softorder::bind_pool<softorder::isotonic::Difference>(m, "pool_l2");
     softorder::bind_pool<softorder::isotonic::LogRatio>(m, "pool_kl");
     m.def("instruction_set", &softorder::instruction_set);
+    m.def("xla_targets", [] {
+        nb::dict targets;
+        for (const auto& [name, handler] : softorder::xla::targets()) {
+            targets[name] = nb::capsule(handler);
+        }
+        return targets;
+    });
 }

@@ -1,16 +1,26 @@
 """Settings of the test suite, and the switch that breaks the library on purpose."""
 
 import os
+import re
 
 import pytest
-import torch
 from hypothesis import HealthCheck, Phase, settings
 
-from perturbations import PERTURBATIONS
+import frameworks
 from softorder.kernels import native
 
-# One thread per worker: the suite runs on several processes, and small tensors gain nothing.
-torch.set_num_threads(1)
+HAS_TORCH = frameworks.is_installed("torch")
+if HAS_TORCH:
+    import torch
+
+    from perturbations import PERTURBATIONS
+
+    # One thread per worker: the suite runs on several processes, and small tensors gain nothing.
+    torch.set_num_threads(1)
+else:
+    PERTURBATIONS = {}
+# TensorFlow tells a lot about itself when it is imported.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 settings.register_profile(
     "default",
@@ -35,9 +45,49 @@ def pytest_addoption(parser):
         choices=sorted(PERTURBATIONS),
         help="break one part of the library by 1e-3; the suite must then fail (test_mutation.py)",
     )
+    parser.addoption(
+        "--framework",
+        action="append",
+        choices=frameworks.NAMES,
+        help="examine this framework only (may be given several times); default: all installed",
+    )
+
+
+def _import_frameworks(path):
+    """Return the frameworks that a test file cannot do without."""
+    return set(re.findall(r"^(?:import|from) (torch|jax|tensorflow)\b", path.read_text(), re.M))
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Pass over files that need a framework that is not installed, or was not asked for."""
+    if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
+        return None
+    wanted = config.getoption("--framework") or frameworks.NAMES
+    needed = _import_frameworks(collection_path)
+    if collection_path.name.startswith(_NEED_TORCH):
+        needed |= {"torch"}
+    return any(name not in wanted or not frameworks.is_installed(name) for name in needed) or None
+
+
+# The experiments are torch's; the last breaks the library in processes that have it.
+_NEED_TORCH = ("test_experiments", "test_mutation", "test_project", "test_surface")
+
+
+def pytest_report_header(config):
+    """Say which frameworks are examined."""
+    states = []
+    for name in config.getoption("--framework") or frameworks.NAMES:
+        states.append(name if frameworks.is_installed(name) else f"{name} (not installed)")
+    return f"frameworks: {', '.join(states)}"
 
 
 def pytest_configure(config):
+    for asked in config.getoption("--framework") or ():
+        if not frameworks.is_installed(asked):
+            raise pytest.UsageError(
+                f"--framework {asked}: it is not installed. "
+                f'Run: pip install "softorder[{asked}]", or leave the option out.'
+            )
     name = config.getoption("--perturb")
     if name is not None:
         PERTURBATIONS[name]()
@@ -51,7 +101,19 @@ def pytest_configure(config):
 @pytest.fixture(autouse=True)
 def _seed():
     """The same random numbers in every run, those that torch's own checks draw included."""
-    torch.manual_seed(20200713)
+    if HAS_TORCH:
+        torch.manual_seed(20200713)
+
+
+@pytest.fixture(params=frameworks.NAMES)
+def framework(request):
+    """Each framework that is installed, and was asked for."""
+    name = request.param
+    if name not in (request.config.getoption("--framework") or frameworks.NAMES):
+        pytest.skip(f"{name} was not asked for")
+    if not frameworks.is_installed(name):
+        pytest.skip(f"{name} is not installed")
+    return frameworks.framework(name)
 
 
 @pytest.fixture

@@ -2,12 +2,15 @@
 
 import dataclasses
 import functools
+import importlib.util
 import pkgutil
 
 import numpy
 
 from softorder import permutation, plackett_luce
 from softorder.kernels import balance, contests, dense, hard, isotonic, native, scan, scores, tiled
+from softorder.numpy._tape import RULES, Recorded
+from softorder.numpy._wiring import RECORDING
 from softorder.relaxations import (
     approximate_rank,
     fast_soft,
@@ -135,6 +138,51 @@ def _scaled_gate(gradients):
     return to_gate * (1 + SIZE), to_v
 
 
+def _wrong_pull(y):
+    """Keep the value of a recorded array, change the gradient."""
+    if isinstance(y, Recorded):
+        pull = y.node.pull
+        y.node.pull = lambda g: pull(_scaled(g))
+    return y
+
+
+def _wrong_rule(function):
+    """Change the gradient of a function of NumPy."""
+
+    def perturb():
+        original = RULES[function]
+        RULES[function] = lambda *args, **kwargs: _wrong_pull(original(*args, **kwargs))
+
+    return perturb
+
+
+def _wrong_recording(name):
+    """Change the gradient of what the wiring of recorded arrays has."""
+
+    def perturb():
+        original = getattr(RECORDING, name)
+        changed = lambda *args: _wrong_pull(original(*args))  # noqa: E731
+        object.__setattr__(RECORDING, name, changed)
+
+    return perturb
+
+
+def _in_tensorflow(name, change):
+    """Change one function of TensorFlow's wiring."""
+
+    def perturb():
+        from softorder.tensorflow._wiring import TENSORFLOW
+
+        object.__setattr__(TENSORFLOW, name, change(getattr(TENSORFLOW, name)))
+
+    return perturb
+
+
+def _then(change):
+    """Change what a function returns."""
+    return lambda original: lambda *args: change(original(*args))
+
+
 # Where the arguments of `backward` hold the gradients: after the given, the values and g.
 TO_SCORES, TO_VALUES, TO_SCALE = 3, 4, 5
 
@@ -159,14 +207,34 @@ OF_A_PRODUCT = {
 }
 NATIVE = {
     "native_sort": _native_sort,
+    "vjp.native": _after(RECORDING.native, "product", _wrong_pull),
     **{f"native_{name}": _native(*place) for name, place in OF_A_PRODUCT.items()},
     **{
         f"native_neuralsort_{name}": _native(f"neuralsort_{kind}", *place)
         for name, (kind, *place) in OF_A_PRODUCT.items()
     },
 }
+OF_JAX = {
+    "product": _after_importing("softorder.jax._native:Rows", "forward", _scaled),
+    "gradient": _after_importing(
+        "softorder.jax._native:Rows", "backward", lambda found: [_scaled(x) for x in found]
+    ),
+    "scan": _after_importing("softorder.jax._wiring", "_recurrence", _scaled),
+}
+OF_TENSORFLOW = {
+    "recurrence": _in_tensorflow("beside", _then(_scaled)),
+    "recurrence_gradient": _after_importing("softorder.tensorflow._scan", "by_item", _scaled),
+    "scan": _in_tensorflow("scan", _then(_scaled)),
+    "scan_gradient": _after_importing("softorder.tensorflow._scan", "_scan_gradient", _scaled_gate),
+    "logsumexp": _in_tensorflow("cumulative_logsumexp", _then(_scaled)),
+    "matmul": _in_tensorflow("matmul", _then(_scaled)),
+    "ties": _in_tensorflow("average_gradient", lambda original: _untied),
+    "stop_gradient": _in_tensorflow("stop_gradient", lambda original: lambda x: x),
+}
 # By the test file that should notice.
 BY_FILE = {
+    "jax": OF_JAX if importlib.util.find_spec("jax") else {},
+    "tensorflow": OF_TENSORFLOW if importlib.util.find_spec("tensorflow") else {},
     "approximate_rank": {
         "ranks": _after(approximate_rank, "expected_ranks", _scaled),
         "ranks_gradient": _after(approximate_rank, "expected_ranks", _wrong_slope),
@@ -212,6 +280,25 @@ BY_FILE = {
         "log_prob_gradient": _after(plackett_luce.PlackettLuce, "_log_prob", _wrong_slope),
         "logsumexp": lambda: _after_wiring("cumulative_logsumexp", _scaled),
     },
+    "vjp": {
+        **{
+            f.__name__.strip("_"): _wrong_rule(f)
+            for f in (
+                numpy.multiply,
+                numpy.where,
+                numpy.matmul,
+                numpy.take_along_axis,
+                numpy.ndarray.__getitem__,
+            )
+        },
+        **{
+            name: _wrong_recording(name)
+            for name in ("add_along_axis", "logsumexp", "normal_cdf", "scan", "checkpoint")
+        },
+        "solve": _after(RECORDING.xp.linalg, "solve", _wrong_pull),
+        "ties": lambda: object.__setattr__(RECORDING, "average_gradient", _untied),
+        "stop_gradient": lambda: object.__setattr__(RECORDING, "stop_gradient", lambda x: x),
+    },
     "experiments_sort": {
         "loss": _after_importing(f"{TASKS}.sort:Sort", "cross_entropy", _scaled),
         "network": _after_importing(
@@ -234,6 +321,11 @@ BY_FILE = {
     "experiments_speed": {
         "formula": _after_importing("softorder_experiments.formulas", "softsort", _scaled),
         "correlation": _after_importing("softorder_experiments.speed.child", "spearman", _scaled),
+        "update": _after_importing(
+            "softorder_experiments.speed.frameworks.problem:Problem",
+            "update",
+            lambda after: tuple(map(_scaled, after)),
+        ),
     },
     "experiments_report": {
         "logits": _after_importing(

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import softorder as so
 from softorder_experiments import cli
 from softorder_experiments.printed import printed
-from softorder_experiments.report import Report, write_report
+from softorder_experiments.report import Report, measured_figures, write_report
 from softorder_experiments.report.benchmark import Benchmark
 from softorder_experiments.report.comparison import NOT_RUN, lines_of
 from softorder_experiments.report.operator_figures import (
@@ -21,6 +21,7 @@ from softorder_experiments.report.operator_figures import (
     neuralsort_logits,
     softsort_logits,
 )
+from softorder_experiments.speed import METHODS
 from softorder_experiments.tasks import TASKS
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -57,13 +58,21 @@ def sort_run(seed, right, **config):
     return record("sort", "sort-n5", seed, test, curve, **given)
 
 
-def speed_run(method, n, outcome="ok", **config):
+def speed_run(method, n, outcome="ok", times=1.0, **config):
     config = {"epochs": 6, "order": "random", "objective": "printed", "device": "cpu", **config}
     run = record("speed", f"speed-{method}-{n}", 0, {}, [], method=method, n=n, **config)
-    metrics = {"seconds_per_epoch": n / 1000, "memory": {"bytes": 1000 * n}, "spearman": 0.5}
+    metrics = {
+        "seconds_per_epoch": times * n / 1000,
+        "memory": {"bytes": 1000 * n},
+        "spearman": 0.5,
+    }
     curve = [{"epoch": e, "loss": 1.0, "spearman": e / 10} for e in (1, 2)]
     ok = outcome == "ok"
     return {**run, "outcome": outcome, "metrics": metrics if ok else {}, "curve": curve}
+
+
+def in_framework(name, version, run):
+    return {**run, "versions": {**run["versions"], name: version}}
 
 
 def case(name, n, seconds=None, outcome="ok"):
@@ -87,6 +96,9 @@ RECORDS = [
     speed_run("softsort-square", 100),
     speed_run("softsort-square-dense", 4000, "out of memory"),
     speed_run("softsort-square", 1000, objective="curves"),
+    in_framework("jax", "0.10", speed_run("softsort-square-jax", 100, times=2.0)),
+    speed_run("softsort-square-jax", 1000, objective="curves"),
+    speed_run("softsort-square-tensorflow", 100, "tensorflow is not installed"),
 ]
 LINES = [
     case("dense abs", 10, 0.1),
@@ -168,6 +180,31 @@ def test_the_page_says_what_was_run_and_what_was_not(page):
     for part in (NOT_RUN, "0.750 ± 0.071", "out of memory", "too slow", "POT sort (not available"):
         assert part in text
     assert "0123456789" in text  # the commit
+
+
+def test_other_frameworks_stand_beside_torch(page):
+    (table,) = (
+        table
+        for table in Report(RECORDS, Benchmark([])).tables()["speed"]
+        if table.name == "frameworks"
+    )
+    (row,) = table.rows
+    assert [cell.text for cell in row] == [
+        "SoftSort |.|², softorder (JAX)",
+        "100",
+        "200 ms",
+        "100 ms",
+        "2",
+    ]
+    text = page.read_text()
+    assert "torch 2.13, jax 0.10" in text
+    assert "tensorflow is not installed" in text
+
+
+def test_every_line_of_the_speed_figure_can_be_told_from_the_others():
+    runs = [speed_run(name, n) for name in METHODS for n in (100, 1000)]
+    curves = measured_figures._by_n(runs, measured_figures._seconds)
+    assert len({(curve.color, curve.style, curve.marker) for curve in curves}) == len(METHODS)
 
 
 def test_the_page_needs_no_network_and_no_other_file(page):

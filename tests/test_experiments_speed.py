@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import numpy
 import pytest
@@ -10,40 +12,95 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from softorder_experiments import cli, speed
+from softorder_experiments import cli, machine, speed
 from softorder_experiments.errors import UserError
-from softorder_experiments.isolation import OUT_OF_MEMORY, TOO_SLOW, Limits, ask
+from softorder_experiments.isolation import (
+    OUT_OF_MEMORY,
+    TOO_SLOW,
+    Limits,
+    answer_or_out_of_memory,
+    ask,
+)
 from softorder_experiments.printed import printed
 from softorder_experiments.runs import read_records
-from softorder_experiments.speed.child import Learner, initial_scores, spearman, train
+from softorder_experiments.speed.child import (
+    initial_scores,
+    learner_of,
+    problem_of,
+    spearman,
+    train,
+)
+from softorder_experiments.speed.frameworks import Problem, is_installed, make_learner
 from softorder_experiments.speed.plan import SpeedConfig
 
 CHILD = "softorder_experiments.speed.child"
 LIMITS = Limits(time_limit=120.0)
+ELSEWHERE = [name for name, method in speed.METHODS.items() if method.framework != "torch"]
+FRAMEWORKS = ["jax", "tensorflow"]
+
+
+def need(framework):
+    if not is_installed(framework):
+        pytest.skip(f"{framework} is not installed")
 
 
 @pytest.mark.parametrize("operator", ["softsort-square", "softsort-abs", "neuralsort"])
 def test_all_methods_of_an_operator_take_the_same_step(operator):
-    names = [name for name, method in speed.METHODS.items() if method.operator == operator]
+    names = [
+        name
+        for name, method in speed.METHODS.items()
+        if method.operator == operator and method.framework == "torch"
+    ]
     assert len(names) >= 2
     after = {}
     for name in names:
-        learner = Learner(SpeedConfig(method=name, n=40))
-        learner.scores = learner.scores.detach().double().requires_grad_()
-        learner._optimizer.param_groups[0]["params"] = [learner.scores]
+        point = SpeedConfig(method=name, n=40)
+        start = initial_scores(point).astype(float)
+        learner = make_learner("torch", problem_of(point), start)
         learner.step()
-        after[name] = learner.loss.item(), learner.scores.detach()
+        after[name] = learner.loss(), learner.scores()
     loss, scores = after.pop(names[0])
     for other_loss, other in after.values():
         assert other_loss == pytest.approx(loss, rel=1e-9)
-        torch.testing.assert_close(other, scores, rtol=1e-7, atol=1e-9)
+        numpy.testing.assert_allclose(other, scores, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_every_framework_learns_the_same(name):
+    need(speed.METHODS[name].framework)
+    runs = []
+    for method in (name, speed.in_torch(name)):
+        learner = learner_of(SpeedConfig(method=method, n=50))
+        losses = []
+        for _ in range(5):
+            learner.step()
+            losses.append(learner.loss())
+        runs.append((losses, learner.scores()))
+    (losses, scores), (in_torch, want) = runs
+    assert losses == pytest.approx(in_torch, rel=1e-4)
+    assert losses[0] > losses[-1]
+    assert (scores.dtype, want.dtype) == (numpy.float32, numpy.float32)
+    numpy.testing.assert_allclose(scores, want, rtol=2e-4, atol=2e-4)
+
+
+def test_the_update_is_that_of_torchs_optimiser():
+    problem = Problem(lambda scores, order: scores, terms=1, decay=0.01)
+    scores, velocity = numpy.linspace(-1, 1, 7), numpy.zeros(7)
+    parameter = torch.tensor(scores, requires_grad=True)
+    optimizer = torch.optim.SGD([parameter], lr=10.0, momentum=0.5, weight_decay=0.01)
+    for step in range(3):
+        gradient = numpy.cos(numpy.arange(7.0) + step)
+        parameter.grad = torch.tensor(gradient)
+        optimizer.step()
+        scores, velocity = problem.update(scores, velocity, gradient)
+        numpy.testing.assert_allclose(scores, parameter.detach().numpy(), rtol=1e-12)
 
 
 def test_the_step_is_that_of_the_printed_loss():
     """-mean log P[i, i] + |scores|^2 / 200 by autograd, lr 10; scaling is constant."""
     point = SpeedConfig(method="softsort-square-dense", n=30)
-    learner = Learner(point)
-    start = learner.scores.detach().clone().requires_grad_()
+    learner = learner_of(point)
+    start = torch.tensor(learner.scores(), requires_grad=True)
     low, high = start.detach().amin(-1, True), start.detach().amax(-1, True)
     scaled = (start - low) / (high - low)
     ordered = scaled.sort(-1, descending=True).values
@@ -51,13 +108,13 @@ def test_the_step_is_that_of_the_printed_loss():
     loss = -P.diagonal(dim1=-2, dim2=-1).log().mean() + start.square().sum() / 200
     (gradient,) = torch.autograd.grad(loss, start)
     learner.step()
-    torch.testing.assert_close(learner.scores.detach(), (start - 10 * gradient).detach())
+    torch.testing.assert_close(torch.tensor(learner.scores()), (start - 10 * gradient).detach())
 
 
 def test_the_loss_behind_the_curves_is_the_authors():
     """20 (-mean log P[i, i] + 5 mean scores^2), as their TensorFlow has it."""
-    learner = Learner(SpeedConfig(method="softsort-abs-dense", n=30, objective="curves"))
-    start = learner.scores.detach().clone().requires_grad_()
+    learner = learner_of(SpeedConfig(method="softsort-abs-dense", n=30, objective="curves"))
+    start = torch.tensor(learner.scores(), requires_grad=True)
     low, high = start.detach().amin(-1, True), start.detach().amax(-1, True)
     scaled = (start - low) / (high - low)
     ordered = scaled.sort(-1, descending=True).values
@@ -67,7 +124,7 @@ def test_the_loss_behind_the_curves_is_the_authors():
     (gradient,) = torch.autograd.grad(loss, start)
     learner.step()
     torch.testing.assert_close(
-        learner.scores.detach(), (start - 10 * gradient).detach(), rtol=1e-4, atol=1e-5
+        torch.tensor(learner.scores()), (start - 10 * gradient).detach(), rtol=1e-4, atol=1e-5
     )
 
 
@@ -92,7 +149,7 @@ def test_dense_and_ours_have_the_same_learning_curve():
 
 
 def test_spearman_is_scipys():
-    scores = torch.rand(3, 50).round(decimals=1)  # with ties
+    scores = torch.rand(3, 50).round(decimals=1).numpy()  # with ties
     want = [scipy.stats.spearmanr(row, numpy.arange(50, 0, -1)).statistic for row in scores]
     numpy.testing.assert_allclose(spearman(scores), want)
 
@@ -132,6 +189,82 @@ def test_the_plan_is_the_issues():
     assert len({point.label for point in full}) == len(full)
     devices = {point.device for point in speed.plan(quick=True, devices=("cpu", "cuda"))}
     assert devices == {"cpu", "cuda"}
+
+
+def test_the_plan_has_other_frameworks_where_they_can_go():
+    points = [point for point in speed.plan() if point.method in ELSEWHERE]
+    assert {point.method for point in points} == set(ELSEWHERE)
+    assert {point.n for point in points if point.method == "softsort-abs-jax"} >= {4000, 10**6}
+    assert {point.order for point in points} == {"random"}
+    curves = [point for point in points if point.objective == "curves"]
+    assert sorted(point.method for point in curves) == sorted(ELSEWHERE)
+    assert {point.n for point in curves} == {1000}
+
+
+def test_other_frameworks_are_measured_on_the_cpu_alone():
+    both = speed.plan(devices=("cpu", "cuda"))
+    assert {point.device for point in both if point.method in ELSEWHERE} == {"cpu"}
+    there = speed.plan(devices=("cuda",))
+    assert there
+    assert not {point.method for point in there} & set(ELSEWHERE)
+    need("jax")
+    with pytest.raises(UserError, match="device must be cpu for softsort-abs-jax; got 'cuda'"):
+        speed.plan(methods=["softsort-abs-jax"], devices=("cuda",))
+
+
+def test_frameworks_are_imported_only_to_be_measured():
+    """Their imports take seconds, and a page about them needs none."""
+    code = (
+        f"import sys, {CHILD}, softorder_experiments.report\n"
+        f"assert not {set(FRAMEWORKS)} & set(sys.modules)"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+
+
+def test_a_framework_that_is_not_installed_is_an_outcome(tmp_path, monkeypatch):
+    framework, name = "jax", "softsort-abs-jax"
+    points = [SpeedConfig(method=method, n=10, epochs=2) for method in (name, "softsort-abs")]
+    console = Console(quiet=True)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, framework, None)
+        for _ in range(2):  # the second time nothing is measured
+            outcomes = [r["outcome"] for r in speed.carry_out(points, tmp_path, LIMITS, console)]
+            assert outcomes == [f"{framework} is not installed", "ok"]
+        assert len(read_records(tmp_path)) == 2
+        with pytest.raises(UserError, match=f"{framework} must be installed for {name}"):
+            speed.plan(methods=[name])
+    need(framework)
+    record, _ = speed.carry_out(points, tmp_path, LIMITS, console)
+    assert record["outcome"] == "ok"
+    assert record["versions"][framework] is not None
+    assert len(read_records(tmp_path)) == 3
+
+
+def test_what_jax_says_without_memory_is_understood():
+    def action():
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 4000000000 bytes.")
+
+    assert answer_or_out_of_memory(action) == {"outcome": OUT_OF_MEMORY}
+
+
+def test_what_tensorflow_says_without_memory_is_understood(monkeypatch):
+    need("tensorflow")
+    import tensorflow as tf
+
+    def graph():
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+    learner = learner_of(SpeedConfig(method="softsort-abs-tensorflow", n=5))
+    monkeypatch.setattr(learner, "_graph", graph)
+    with pytest.raises(MemoryError, match="OOM"):
+        learner.step()
+
+
+def test_a_version_is_found_by_the_name_that_is_imported():
+    """What is imported as yaml was installed as PyYAML."""
+    assert machine.describe(("yaml", "nowhere"))["versions"]["yaml"]
+    assert machine.describe(("nowhere",))["versions"]["nowhere"] is None
 
 
 @pytest.mark.parametrize("wrong", [{"method": "quicksort"}, {"n": 1}, {"epochs": 1}])

@@ -5,10 +5,10 @@ fast kernel can get wrong: digits, blocks and carries, threads, derivatives of e
 """
 
 import contextlib
+import functools
 import itertools
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -24,9 +24,10 @@ from torch.func import hessian, jacfwd, jacrev, jvp, vmap
 import oracles
 import softorder as so
 import softorder.torch._autograd
+from forks import in_fresh_process, is_true_in_a_forked_child, needs_fork
 from softorder.kernels import choice, native, tiled
 from softorder.kernels.exponentials import GAUSSIAN, LAPLACE
-from softorder.kernels.scan import chunked_scan
+from softorder.kernels.scan import by_item, chunked_scan, chunked_sums_beside, sums_beside
 from tolerances import FINITE_DIFFERENCES, as_numpy, assert_close, gradcheck, gradgradcheck
 
 needs_native = pytest.mark.skipif(not native.is_built(), reason="no native kernel")
@@ -1044,36 +1045,26 @@ def threads(number):
         torch.set_num_threads(before)
 
 
-def in_child(function, seconds=30):
-    """Run a function in a forked child; return its exit status: 0 if it returned True."""
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(seconds)
-        try:
-            os._exit(0 if function() else 1)
-        finally:
-            os._exit(2)
-    return os.waitpid(pid, 0)[1]
+def _a_forked_child_sorts_alike():
+    x = torch.randn(300_000, generator=torch.Generator().manual_seed(0))
+    for descending in (True, False):
+        with so.config(kernel="native"), threads(2):
+            y = so.sort(x, 0.01, descending=descending)
+            leaf = x.clone().requires_grad_()
+            so.sort(leaf, 0.01, descending=descending).square().sum().backward()
+            # Not torch.equal, which might start threads of torch's own.
+            expected = y.numpy().tobytes()
+
+            def work(descending=descending, expected=expected):
+                return so.sort(x, 0.01, descending=descending).numpy().tobytes() == expected
+
+            assert is_true_in_a_forked_child(work, 5)
 
 
 @needs_native
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("descending", [True, False])
-def test_a_forked_child_gives_the_right_answer(descending):
-    """As in a worker of a DataLoader, which does not ask what its parent did before."""
-    x = torch.randn(300_000, generator=torch.Generator().manual_seed(0))
-    with so.config(kernel="native"), threads(2):
-        y = so.sort(x, 0.01, descending=descending)
-        leaf = x.clone().requires_grad_()
-        so.sort(leaf, 0.01, descending=descending).square().sum().backward()
-        # Not torch.equal, which might start threads of torch's own.
-        expected = y.numpy().tobytes()
-
-        def work():
-            return so.sort(x, 0.01, descending=descending).numpy().tobytes() == expected
-
-        assert in_child(work, 5) == 0
+@needs_fork
+def test_a_forked_child_gives_the_right_answer():
+    in_fresh_process(_a_forked_child_sorts_alike)
 
 
 def _sort_in_child(queue, x, tau):
@@ -1084,8 +1075,7 @@ def _sort_in_child(queue, x, tau):
     queue.put((y.detach().numpy().tolist(), g.numpy().tolist()))
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_worker_computes_gradients():
+def _a_forked_worker_has_the_same_gradients():
     context = multiprocessing.get_context("fork")
     x = np.random.default_rng(0).normal(size=20_000)
     with threads(2):
@@ -1099,6 +1089,11 @@ def test_a_forked_worker_computes_gradients():
     child.join()
     assert found[0] == y.detach().tolist()
     assert found[1] == g.tolist()
+
+
+@needs_fork
+def test_a_forked_worker_computes_gradients():
+    in_fresh_process(_a_forked_worker_has_the_same_gradients)
 
 
 def test_eight_threads_at_once():
@@ -1394,6 +1389,20 @@ def test_the_chunked_scan_is_the_plain_loop(kind):
         ):
             assert found.shape == v.shape
             np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-13)
+
+
+def test_chunked_sums_beside_are_those_of_two_scans():
+    rng = np.random.default_rng(0)
+    for n in [*range(41), 255, 256, 257, 1000]:
+        gate, w = rng.uniform(0, 1, (2, n)), rng.normal(size=(2, 3, n))
+        sums, before, beyond = chunked_sums_beside(np, gate, w)
+        expected = sums_beside(functools.partial(chunked_scan, np), np, gate, w)
+        np.testing.assert_allclose(sums, expected, rtol=1e-13, atol=1e-13)
+        left = chunked_scan(np, gate, w)
+        before, beyond = (by_item(np, x, n) for x in (before, beyond))
+        np.testing.assert_allclose(before[..., 1:], left[..., :-1], rtol=1e-13, atol=1e-13)
+        right = w + expected - gate[:, None, :] * before
+        np.testing.assert_allclose(beyond, right, rtol=1e-13, atol=1e-13)
 
 
 INSTRUCTION_SETS = """

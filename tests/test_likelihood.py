@@ -103,4 +103,4 @@ def test_a_permutation_that_is_none_is_refused_before_memory_is_read(make):
         make(0.5)(torch.randn(3)).log_prob(torch.tensor([0, 1, 7]))
     for items in ([[0, 1, 7]], [[0, -1, 2]], [[0, 1]]):
         with pytest.raises(ValueError, match=r"items must be|a permutation must be"):
-            native.extension.cost(*given, np.array(items), np.empty(1))
+            native.extension.cost(*given, np.array(items), np.empty_like(given[0]))

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from torch.func import hessian, jacfwd, jacrev, jvp, vmap
 import operator_oracles as oracles
 import softorder as so
 import strategies as our
+from forks import in_fresh_process, is_true_in_a_forked_child, needs_fork
 from softorder.kernels import choice, native, native_rows, tiled
 from softorder.relaxations.base import PermutationRelaxation
 from tolerances import GRADIENTS, VALUES, as_numpy, assert_close, gradcheck, gradgradcheck
@@ -444,7 +444,7 @@ def test_tiles_leave_out_nothing_that_counts(tau, ends):
             P = so.NeuralSort(tau)(leaves[0])
             y = P @ leaves[1][..., None] + P.T @ leaves[1][..., None]
         if kernel == "tiled":
-            windows = [window.stop - window.start for _, window in P._operator._tiles()]
+            windows = [window.stop - window.start for _, window in P._operator._bands()]
             assert max(windows) < 150
         found.append([y, *torch.autograd.grad(weigh(y), leaves)])
     assert_alike(found[0][:1], found[1][:1], 1e-12)
@@ -644,10 +644,7 @@ def test_the_number_of_threads_does_not_change_a_bit(shape):
             assert a is b is None or torch.equal(a, b)
 
 
-@needs_native
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_gives_the_right_answer():
+def _a_forked_child_sorts_alike():
     x = torch.rand(20_000, generator=torch.Generator().manual_seed(0))
     how = so.NeuralSort(1.0)
     with threads(2):
@@ -655,14 +652,15 @@ def test_a_forked_child_gives_the_right_answer():
         y = so.sort(leaf, how)
         y.square().sum().backward()
         expected = y.detach().numpy().tobytes()
-        pid = os.fork()
-        if pid == 0:
-            signal.alarm(20)
-            try:
-                os._exit(0 if so.sort(x, how).numpy().tobytes() == expected else 1)
-            finally:
-                os._exit(2)
-        assert os.waitpid(pid, 0)[1] == 0
+        assert is_true_in_a_forked_child(
+            lambda: so.sort(x, how).numpy().tobytes() == expected, seconds=20
+        )
+
+
+@needs_native
+@needs_fork
+def test_a_forked_child_gives_the_right_answer():
+    in_fresh_process(_a_forked_child_sorts_alike)
 
 
 @needs_native

@@ -14,11 +14,13 @@ from importlinter.application.use_cases import read_user_options
 from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
 
 import softorder
+import softorder.jax
+import softorder.tensorflow
 import softorder.torch
 from softorder import relaxations
 
 ROOT = pathlib.Path(__file__).parents[1]
-MODULES = [softorder, softorder.torch, relaxations]
+MODULES = [softorder, softorder.jax, softorder.tensorflow, softorder.torch, relaxations]
 SOURCES = sorted((ROOT / "src" / "softorder").rglob("*.py"))
 
 
@@ -52,6 +54,9 @@ def test_without_torch_its_package_says_what_to_install():
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
 def test_all_is_true(module):
     assert module.__all__ == sorted(module.__all__)
+    for name in module.__all__:
+        # What is imported only when it is asked for is there afterwards.
+        vars(module).setdefault(name, getattr(module, name))
     public = {
         name
         for name, value in vars(module).items()
@@ -121,15 +126,38 @@ def test_every_python_block_of_the_readme_runs_in_order():
     for block in blocks:
         exec(compile(block, "README.md", "exec"), namespace)
     # What the comments promise, to the digits that are printed.
-    promises = re.findall(r"^(\S.*?) +# (?:tensor|array)\((\[.*?\])\)", "\n".join(blocks), re.M)
-    assert len(promises) >= 4
-    for expression, printed in promises:
+    for expression, printed in promises("\n".join(blocks[:1])):
         value = np.asarray(eval(expression, namespace).tolist())
         np.testing.assert_allclose(value, eval(printed), atol=1e-4, rtol=0, err_msg=expression)
     first = namespace["P"].rows(0).tolist()
     np.testing.assert_allclose(first, namespace["torch"].softmax(namespace["x"], -1).tolist(), 1e-6)
     assert namespace["soft_sorted"].shape == (16, 5, 8)
     assert namespace["probabilities"].shape == (6, 10)
+
+
+def promises(block):
+    """Return the expressions of a block whose result is told in a comment, and what is told."""
+    printed = r"^(\S.*?) +# (?:tensor|array|Array|tf\.Tensor)\((\[.*?\])\)"
+    found = re.findall(printed, block, re.M)
+    assert len(found) >= 3
+    return found
+
+
+FRAMEWORKS = ("torch", "jax", "tensorflow")
+
+
+@pytest.mark.parametrize("framework", [*FRAMEWORKS, "numpy"])
+def test_the_ten_lines_of_a_framework_need_no_other(framework):
+    """In a process where the others cannot be imported."""
+    (block,) = (b for b in readme_blocks("python") if b.split()[:2] == ["import", framework])
+    others = [name for name in FRAMEWORKS if name != framework]
+    plain = "torch.Tensor.tolist" if framework == "torch" else ""
+    program = [f"import sys; sys.modules.update(dict.fromkeys({others}))", "import numpy", block]
+    program += [
+        f"numpy.testing.assert_allclose({plain}({expression}), {told}, atol=1e-4)"
+        for expression, told in promises(block)
+    ]
+    subprocess.run([sys.executable, "-c", "\n".join(program)], check=True)
 
 
 def test_every_shell_command_of_the_readme_exists():

@@ -8,7 +8,9 @@
 Importing softorder imports no framework; `softorder.torch` has the torch modules.
 """
 
+from softorder._autograph import leave_as_written as _leave_as_written
 from softorder._config import config
+from softorder.numpy import vjp
 from softorder.ops import (
     argsort,
     as_relaxation,
@@ -69,4 +71,7 @@ __all__ = [
     "sort",
     "topk",
     "topk_mask",
+    "vjp",
 ]
+
+_leave_as_written(globals()[name] for name in __all__)

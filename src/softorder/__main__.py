@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy
 
 import softorder
-from softorder._array import NUMPY
+from softorder._array import wiring_of
 from softorder._extension import cpu_threads, extension
 from softorder.kernels.choice import DENSE_ENTRIES, automatic
 from softorder.kernels.scores import SortedScores
@@ -41,7 +41,8 @@ def _version(package: str) -> str:
 
 
 def _chosen(n: int, metric: float) -> str:
-    return automatic(SortedScores(NUMPY, numpy.zeros(n), None), metric)
+    x = numpy.zeros(n)
+    return automatic(SortedScores(wiring_of(x=x), x, None), metric)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

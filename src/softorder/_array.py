@@ -1,9 +1,9 @@
 """Which framework an array belongs to, and the few things the array API standard does not have.
 
 The mathematics of softorder is written once, on the array API standard. What a framework adds,
-stopping a gradient for instance, is its `Wiring`. NumPy's is here; the wiring of a framework that
-differentiates lives in that framework's own package and is imported with its first array, so
-that `import softorder` imports no framework.
+stopping a gradient for instance, is its `Wiring`. It lives in that framework's own package and is
+imported with its first array, so that `import softorder` imports no framework. What NumPy has of
+its own, values, is here.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class NativeProblem:
         order: (rows, n) item at each position.
         counts: (rows,) number of valid items; None if all are.
         power: Which of `kernels.exponentials` the weights are.
+        rebuild: `(scores, scale)` gives the operator of sorted scores in array operations; equal
+            ones do the same.
         recompute: `(kind, scores, values, scale)` gives a product in operations that can be
             differentiated any number of times.
         views: What a framework keeps here from one product to the next.
@@ -67,8 +69,15 @@ class NativeProblem:
     order: Array
     counts: Array | None
     power: float
+    rebuild: Callable[[Any, Any], Any]
     recompute: Callable[..., Array]
     views: Any = None
+
+
+def _fold(step: Callable[[Array, Any], Array], state: Array, xs: Any) -> Array:
+    for x in xs:
+        state = step(state, x)
+    return state
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +88,19 @@ class Wiring:
         name: What the framework is called in messages.
         xp: Its namespace of the array API standard.
         is_compiling: Whether a compiler is tracing the program now.
+        trace: What tells the program that is being traced now from every other; what is computed
+            in one must not be kept for another. None where arrays are the same everywhere.
         is_concrete: Whether an array's values can be looked at now and cheaply: false while
             tracing and for arrays on another device.
+        is_on_cpu: Whether the native kernel may serve an array: false if it is known to be on
+            another device.
+        varied_shapes: Whether a shape that was not seen before costs nothing: no compilation.
+        has_float64: Whether there is float64 now; `xp.float64` is float32 if not.
         is_recording: Whether what is computed now can be differentiated later.
+        records_on_tapes: Whether derivatives are recorded on tapes that come and go. What one
+            recorded is a constant for the next, so that nothing with a gradient can be kept.
+        read: `(x, name)` returns the array to compute with for an argument: what a variable holds.
+            It refuses an array of unknown shape. None where arguments are arrays as they come.
         stop_gradient: The same values, constant for every derivative.
         average_gradient: `(x, begins)` gives the same values as x; derivatives are averaged over
             each run of the last axis, a run ending before the next place that `begins` marks.
@@ -91,8 +110,15 @@ class Wiring:
         matmul: The matrix product, in the precision of its arguments whatever the context.
         checkpoint: `(function, *arrays)` calls it, and calls it again in the backward pass
             instead of keeping what it computed.
+        fold: `(step, state, xs)` returns the last of the states step(state, x), x going over the
+            first axis of an array, or over a range.
+        by_parts: `(function, rows, height, axis)` returns function(rows) of row numbers (n,), at
+            most `height` of them at a time, one part after the other along `axis`; each is a
+            `checkpoint`.
         scan: `(gate, v)` is the recurrence of `kernels.scan.chunked_scan`, differentiable. None
             for a framework that does not differentiate.
+        beside: `(gate, w)` is `kernels.scan.sums_beside`, differentiable. None where it is made
+            of scans.
         native: The products of the native kernel, differentiable. None likewise.
         is_plain: Whether the native kernel can read these arrays and its derivatives will do
             (no forward mode, no vmap).
@@ -102,8 +128,10 @@ class Wiring:
         normal_cdf: The distribution function of the standard normal distribution.
         host: `(function, x)` calls a function of `kernels.host`, which maps a NumPy array
             (..., k, n) of float64 to indices (..., n), on whatever array or tracer x is.
-        gumbel: `(shape, like, generator)` draws standard Gumbel noise, finite, in the dtype
-            (float32 or float64) and on the device of `like`; the generator is the framework's own
+        random_source: What the framework's source of random numbers is called, "generator" or
+            "key".
+        gumbel: `(shape, like, source)` draws standard Gumbel noise, finite, in the dtype
+            (float32 or float64) and on the device of `like`; the source is the framework's own
             kind, or None.
         cumulative_logsumexp: `(x, axis)` gives log(exp(x_0) + ... + exp(x_i)) at i, for x that may
             hold -inf; differentiable any number of times.
@@ -113,6 +141,7 @@ class Wiring:
     xp: ModuleType
     is_compiling: Callable[[], bool]
     is_concrete: Callable[[Array], bool]
+    is_on_cpu: Callable[[Array], bool]
     is_recording: Callable[[], bool]
     stop_gradient: Callable[[Array], Array]
     average_gradient: Callable[[Array, Array], Array]
@@ -128,7 +157,16 @@ class Wiring:
     host: Callable[[Callable[[numpy.ndarray], numpy.ndarray], Array], Array]
     gumbel: Callable[[tuple[int, ...], Array, Any], Array]
     cumulative_logsumexp: Callable[[Array, int], Array]
+    by_parts: Callable[[Callable[[Array], Array], Array, int, int], Array]
+    fold: Callable[[Callable[[Array, Any], Array], Array, Any], Array] = _fold
+    trace: Callable[[], object] = lambda: None
+    varied_shapes: bool = True
+    has_float64: Callable[[], bool] = lambda: True
+    records_on_tapes: bool = False
+    read: Callable[[Array, str], Array] | None = None
+    random_source: str = "generator"
     scan: Callable[[Array, Array], Array] | None = None
+    beside: Callable[[Array, Array], Array] | None = None
     native: NativeProducts | None = None
 
 
@@ -161,11 +199,18 @@ def _numpy_cumulative_logsumexp(x: numpy.ndarray, axis: int) -> numpy.ndarray:
         return numpy.logaddexp.accumulate(x, axis=axis)
 
 
+def _numpy_by_parts(
+    function: Callable[[Array], Array], rows: Array, height: int, axis: int
+) -> Array:
+    return numpy.concatenate([function(part) for part in slices(rows, height)], axis=axis)
+
+
 NUMPY = Wiring(
     name="numpy",
     xp=array_api_compat.numpy,
     is_compiling=lambda: False,
     is_concrete=lambda x: True,
+    is_on_cpu=lambda x: True,
     is_recording=lambda: False,
     stop_gradient=lambda x: x,
     average_gradient=lambda x, begins: x,
@@ -181,7 +226,14 @@ NUMPY = Wiring(
     host=lambda function, x: function(x),
     gumbel=_numpy_gumbel,
     cumulative_logsumexp=_numpy_cumulative_logsumexp,
+    by_parts=_numpy_by_parts,
 )
+
+
+def _numpy_wiring() -> Wiring:
+    from softorder.numpy._wiring import RECORDING
+
+    return RECORDING
 
 
 def _torch_wiring() -> Wiring:
@@ -191,8 +243,24 @@ def _torch_wiring() -> Wiring:
     return TORCH
 
 
-# Framework's module -> its array class, and what gives its wiring.
-_FRAMEWORKS: dict[str, tuple[str, Callable[[], Wiring]]] = {"torch": ("Tensor", _torch_wiring)}
+def _jax_wiring() -> Wiring:
+    from softorder.jax._wiring import JAX
+
+    return JAX
+
+
+def _tensorflow_wiring() -> Wiring:
+    from softorder.tensorflow._wiring import TENSORFLOW
+
+    return TENSORFLOW
+
+
+# Framework's module -> its array classes, and what gives its wiring.
+_FRAMEWORKS: dict[str, tuple[tuple[str, ...], Callable[[], Wiring]]] = {
+    "torch": (("Tensor",), _torch_wiring),
+    "jax": (("Array",), _jax_wiring),
+    "tensorflow": (("Tensor", "Variable"), _tensorflow_wiring),
+}
 
 
 # By the type of array: to look again would cost as much as a small sort.
@@ -202,19 +270,28 @@ _found: dict[type, Wiring] = {}
 def find_wiring(x: object) -> Wiring | None:
     """Return the wiring of the framework that x is an array of; None if it is none's."""
     wiring = _found.get(type(x))
-    if wiring is None and (wiring := _look_for_wiring(x)) is not None:
-        _found[type(x)] = wiring
+    if wiring is None:
+        wiring = _look_for_wiring(x)
+        if wiring is not None:
+            _found[type(x)] = wiring
     return wiring
+
+
+def register(array_type: type, wiring: Wiring) -> None:
+    """Let a wiring serve arrays of a further type."""
+    _found[array_type] = wiring
 
 
 def _look_for_wiring(x: object) -> Wiring | None:
     if isinstance(x, numpy.ndarray):
         # These two redefine what operators mean.
-        return None if isinstance(x, (numpy.matrix, numpy.ma.MaskedArray)) else NUMPY
-    for framework, (array_type, wiring) in _FRAMEWORKS.items():
+        return None if isinstance(x, (numpy.matrix, numpy.ma.MaskedArray)) else _numpy_wiring()
+    for framework, (array_types, wiring) in _FRAMEWORKS.items():
         module = sys.modules.get(framework)
-        # While another thread is importing the framework, its class may not be there yet.
-        if module is not None and isinstance(x, getattr(module, array_type, ())):
+        # While another thread is importing the framework, its classes may not be there yet.
+        if module is not None and isinstance(
+            x, tuple(getattr(module, name, ()) for name in array_types)
+        ):
             return wiring()
     return None
 
@@ -240,9 +317,27 @@ def wiring_of(**arrays: Array | None) -> Wiring:
     return wiring
 
 
+def read(x: Array, name: str) -> Array:
+    """Return x as the array to compute with: of a variable, what it holds now."""
+    wiring = find_wiring(x)
+    return x if wiring is None or wiring.read is None else wiring.read(x, name)
+
+
+def slices(rows: Array, height: int) -> list[Array]:
+    """Return rows (n,), cut into parts of at most `height`."""
+    return [rows[start : start + height] for start in range(0, rows.shape[0], height)]
+
+
+def device_of(x: Array) -> Any:
+    """Return the device of x; None for a tracer, which has none yet."""
+    return getattr(x, "device", None)
+
+
 def wide_dtype(xp: Any, dtype: Any) -> Any:
     """Return the dtype to compute in: float32 for half precision, others as they are."""
-    return xp.float32 if dtype.itemsize < 4 else dtype
+    # TensorFlow has another name for it.
+    size = dtype.itemsize if hasattr(dtype, "itemsize") else dtype.size
+    return xp.float32 if size < 4 else dtype
 
 
 def widen(xp: Any, x: Array) -> Array:
@@ -262,7 +357,7 @@ def any_infinite(wiring: Wiring, x: Array) -> bool:
 
 def arange_like(xp: Any, n: int, like: Array) -> Array:
     """Return 0..n-1 as int64 on the device of `like`."""
-    return xp.arange(n, dtype=xp.int64, device=like.device)
+    return xp.arange(n, dtype=xp.int64, device=device_of(like))
 
 
 def count_valid(xp: Any, valid: Array) -> Array:

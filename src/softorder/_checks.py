@@ -56,6 +56,24 @@ def changed_scores() -> str:
     )
 
 
+def unknown_shape(name: str, shape: object) -> str:
+    return message(
+        f"the shape of {name} must be known when a graph is traced",
+        f"shape {shape}",
+        "Give tf.function an input_signature with numbers in place of None, call "
+        f"{name}.set_shape(...), or map over the batch with tf.vectorized_map, as the layers of "
+        "softorder.tensorflow do.",
+    )
+
+
+def needs_values(what: str) -> str:
+    return message(
+        f"{what} looks at values while it computes",
+        "values that cannot be looked at (inside tf.function)",
+        "Call it eagerly, or use SoftSort or NeuralSort.",
+    )
+
+
 def check_floating(xp: Any, x: Any, name: str) -> None:
     if not xp.isdtype(x.dtype, "real floating"):
         raise TypeError(
@@ -63,7 +81,8 @@ def check_floating(xp: Any, x: Any, name: str) -> None:
                 f"{name} must have a real floating dtype",
                 f"dtype {x.dtype}",
                 f"Convert first: {name}.to(torch.float32) in torch, "
-                f"{name}.astype(numpy.float32) in NumPy.",
+                f"{name}.astype(numpy.float32) in NumPy, tf.cast({name}, tf.float32) in "
+                "TensorFlow.",
             )
         )
 
@@ -288,7 +307,7 @@ def check_permutation(
         )
     check_length(permutation.shape[-1], n, "a permutation")
     check_batch(permutation.shape[:-1], batch, "the batch dimensions of a permutation")
-    expected = xp.arange(n, dtype=permutation.dtype, device=permutation.device)
+    expected = xp.arange(n, dtype=permutation.dtype, device=getattr(permutation, "device", None))
     if concrete and not bool(xp.all(xp.sort(permutation, axis=-1) == expected)):
         raise ValueError(
             message(
@@ -323,11 +342,11 @@ def check_rows(xp: Any, rows: Any, n: int, concrete: bool) -> None:
         raise TypeError(
             message("rows must be integers", f"dtype {rows.dtype}", "Pass positions, from 0.")
         )
-    if concrete and 0 not in rows.shape and not (-n <= int(rows.min()) and int(rows.max()) < n):
+    if concrete and 0 not in rows.shape and not (-n <= int(xp.min(rows)) and int(xp.max(rows)) < n):
         raise IndexError(
             message(
                 f"rows must lie in [{-n}, {n - 1}]",
-                f"rows from {int(rows.min())} to {int(rows.max())}",
+                f"rows from {int(xp.min(rows))} to {int(xp.max(rows))}",
                 "Positions are counted from 0, the largest score first.",
             )
         )
@@ -481,6 +500,82 @@ def check_generator(generator: Any, kind: type, example: str) -> None:
                 describe(generator),
                 f"Pass for example generator={example}.",
             )
+        )
+
+
+def check_key(key: Any, is_array: bool) -> None:
+    """Check a key of JAX: it has no other source of random numbers."""
+    if not is_array:
+        raise TypeError(
+            message(
+                "key must be a key of jax.random for these scores",
+                describe(key),
+                "Pass for example key=jax.random.key(0).",
+            )
+        )
+
+
+def random_source(name: str, generator: Any, key: Any) -> Any:
+    """Return the one of the two sources of random numbers that a framework calls by this name."""
+    sources = {"generator": generator, "key": key}
+    source = sources.pop(name)
+    for other, given in sources.items():
+        if given is not None:
+            raise TypeError(
+                message(
+                    f"the source of random numbers for these scores is {name}=",
+                    f"{other}={describe(given)}",
+                    "key= is for JAX, generator= for the others.",
+                )
+            )
+    return source
+
+
+def not_differentiable(x: Any, framework: str | None) -> str:
+    """Say what `vjp` differentiates; `framework` is that of x, None if it is no array."""
+    fix = "Convert it first: numpy.asarray(x, dtype=float)."
+    if framework not in (None, "numpy"):
+        fix = f"Use the autograd of {framework} itself: softorder's operations take its arrays."
+    return message(
+        "vjp differentiates by a NumPy array of a floating dtype", f"x = {describe(x)}", fix
+    )
+
+
+def second_derivative(function: Any) -> str:
+    return message(
+        "vjp gives first derivatives",
+        f"a vjp inside {getattr(function, '__name__', function)}, which a vjp is differentiating",
+        "Call it outside; for second derivatives use torch or JAX.",
+    )
+
+
+def not_one_array(result: Any) -> str:
+    return message(
+        "a function that is differentiated must return one NumPy array",
+        describe(result),
+        "Return for example so.sort(x), P @ v or numpy.sum(...); of several arrays make one with "
+        "numpy.concatenate or numpy.stack, or call vjp for each.",
+    )
+
+
+def not_followed(what: str, keywords: Mapping[str, Any], rules: Mapping[Any, Any]) -> str:
+    """Say that `vjp` cannot follow a function, and which ones it can."""
+    names = sorted(name for f in rules if not (name := f.__name__).startswith("_"))
+    return message(
+        "vjp follows softorder's operations, arithmetic, indexing and some functions of NumPy",
+        what + "".join(f", {name}=" for name in keywords),
+        f"Write it with operators (never in place) and with these: {', '.join(names)}.",
+    )
+
+
+def check_cotangent(g: Any, is_array: bool, shape: Sequence[int]) -> None:
+    """Check what is pulled back: an array of the shape of the result, or a number."""
+    fix = "Pass the gradient of a loss by the result, such as numpy.ones(y.shape)."
+    if not is_array and not isinstance(g, REAL):
+        raise TypeError(message("g must be a NumPy array or a number", describe(g), fix))
+    if tuple(getattr(g, "shape", ())) != tuple(shape):
+        raise ValueError(
+            message(f"g must have the shape of the result, {tuple(shape)}", describe(g), fix)
         )
 
 

@@ -18,8 +18,10 @@ from softorder._array import (
     arange_like,
     cast,
     count_valid,
+    device_of,
     find_wiring,
     move_axis,
+    read,
     widen,
     wiring_of,
 )
@@ -73,10 +75,11 @@ def sort(
     if by is None:
         P = _permutation(relaxation, x, dim, mask)
         return (P if descending else P.flip()).sort_scores()
-    wiring_of(x=x, by=by)
+    x, keys = read(x, "x"), read(by, "by")
+    wiring_of(x=x, by=keys)
     _checks.check_has_dimension(x, "x")
     dim = _checks.check_dim(dim, x.ndim)
-    P = _permutation(relaxation, by, _key_dim(dim, x.ndim, by.ndim), mask)
+    P = _permutation(relaxation, keys, _key_dim(dim, x.ndim, keys.ndim), mask)
     _checks.check_keys(P.shape[-1], x.shape[dim])
     return (P if descending else P.flip()).apply(x, dim)
 
@@ -108,6 +111,7 @@ def argsort(
         >>> so.argsort(np.array([2.0, 5.0, 4.0]), 1e-3)
         array([0., 2., 1.])
     """
+    x = read(x, "x")
     P = _permutation(as_relaxation(how), x, dim, mask)
     xp = wiring_of(x=x).xp
     index = xp.astype(arange_like(xp, x.shape[dim], x), widen(xp, x).dtype)
@@ -148,6 +152,7 @@ def rank(
         return relaxation.rank(x, dim=dim, descending=descending, mask=mask)
     if not hasattr(relaxation, "permutation"):
         raise TypeError(_not_offered(relaxation, "ranks", ["rank", "permutation"]))
+    x = read(x, "x")
     P = _permutation(relaxation, x, dim, mask)
     xp = wiring_of(x=x).xp
     position = xp.astype(arange_like(xp, x.shape[dim], x) + 1, widen(xp, x).dtype)
@@ -186,6 +191,7 @@ def topk(
         >>> so.topk(np.array([2.0, 5.0, 4.0]), 2, 1e-3)
         array([5., 4.])
     """
+    x = read(x, "x")
     P = _permutation(as_relaxation(how), x, dim, mask)
     k = _checks.check_count(k, x.shape[dim])
     return (P if largest else P.flip()).apply(x, dim, rows=slice(0, k))
@@ -222,10 +228,11 @@ def topk_mask(
         >>> so.topk_mask(np.array([2.0, 5.0, 4.0]), 2, 1e-3)
         array([0., 1., 1.])
     """
+    x = read(x, "x")
     P = _permutation(as_relaxation(how), x, dim, mask)
     xp = wiring_of(x=x).xp
     k = _checks.check_count(k, x.shape[dim])
-    ones = xp.ones(k, dtype=widen(xp, x).dtype, device=x.device)
+    ones = xp.ones(k, dtype=widen(xp, x).dtype, device=device_of(x))
     share = (P if largest else P.flip()).T.apply(ones, rows=slice(0, k))
     return cast(xp, move_axis(xp, share, -1, dim), x.dtype)
 
@@ -258,6 +265,7 @@ def quantile(
         >>> so.quantile(np.array([2.0, 5.0, 4.0, 1.0, 3.0]), [0.0, 0.25, 0.6], 1e-3)
         array([1. , 2. , 3.4])
     """
+    x = read(x, "x")
     P = _permutation(as_relaxation(how), x, dim, mask).flip()
     wiring = wiring_of(x=x)
     xp = wiring.xp
@@ -265,7 +273,7 @@ def quantile(
     values = widen(xp, move_axis(xp, x, dim, -1))
     if find_wiring(q) is None:
         _checks.check_numbers(q)
-        q = xp.asarray(q, dtype=values.dtype, device=x.device)
+        q = xp.asarray(q, dtype=values.dtype, device=device_of(x))
     wiring_of(x=x, q=q)
     _checks.check_probabilities(xp, q, wiring.is_concrete(q))
     several, q = q.ndim == 1, xp.reshape(xp.astype(q, values.dtype), (-1,))
@@ -287,7 +295,9 @@ def _interpolate(wiring: Wiring, P: SoftPermutation, values: Array, q: Array, co
     xp = wiring.xp
     if values.shape[-1] == 0:
         shape = (*values.shape[:-1], q.shape[0])
-        return xp.full(shape, math.nan, dtype=values.dtype, device=values.device)
+        return xp.full(shape, math.nan, dtype=values.dtype, device=device_of(values))
+    if not isinstance(count, int):
+        count = xp.astype(count, q.dtype)
     place = q * (count - 1)
     place = xp.where(place < 0, 0.0, place)  # no valid item: the caller knows
     low = wiring.stop_gradient(xp.floor(place))
@@ -365,6 +375,7 @@ def knn(
         >>> so.knn(np.array([[0.2]]), points, 1, 0.1, labels=np.array([0, 1, 1])).round(3)
         array([[0.998, 0.002]])
     """
+    query, neighbors = read(query, "query"), read(neighbors, "neighbors")
     wiring = wiring_of(query=query, neighbors=neighbors, labels=labels, mask=mask)
     xp = wiring.xp
     _checks.check_points(xp, query, neighbors)
@@ -378,12 +389,13 @@ def knn(
     if mask is not None:
         count = count_valid(xp, taking_part)
         k = xp.where(count > k, k, xp.where(count == 0, 1, count))
+        k = xp.astype(k, weights.dtype)
     weights = weights / k
     if labels is not None:
         _checks.check_labels(xp, labels, neighbors.shape[:-1])
         seen = labels if mask is None else xp.where(mask, labels, 0)
         classes = _checks.count_classes(xp, seen, num_classes, wiring.is_concrete(seen))
-        of_class = seen[..., None] == xp.arange(classes, dtype=seen.dtype, device=seen.device)
+        of_class = seen[..., None] == xp.arange(classes, dtype=seen.dtype, device=device_of(seen))
         weights = wiring.matmul(weights, xp.astype(of_class, weights.dtype))
     return cast(xp, weights, query.dtype)
 

@@ -6,6 +6,7 @@ import math
 import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from softorder import _checks
@@ -15,8 +16,10 @@ from softorder._array import (
     arange_like,
     cast,
     count_valid,
+    device_of,
     find_wiring,
     move_axis,
+    read,
     wide_dtype,
     widen,
     wiring_of,
@@ -25,6 +28,21 @@ from softorder.kernels.hard import Flipped, Hard, StraightThrough
 from softorder.kernels.operator import Operator
 
 _Step: TypeAlias = Callable[[Array], Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """What a soft permutation was made of besides its scores: enough to make it again.
+
+    Attributes:
+        relaxation: Maps scores to a soft permutation.
+        mask: Which items take part, in the shape that it came in; None if all do.
+        views: The names of the methods that were called on that: "hard", "flip", ...
+    """
+
+    relaxation: Any
+    mask: Array | None = None
+    views: tuple[str, ...] = ()
 
 
 class _MatrixLike(ABC):
@@ -44,7 +62,9 @@ class _MatrixLike(ABC):
         """Refuse to become an array without a word: it has n^2 entries."""
         raise TypeError(
             _checks.message(
-                "an array is asked for", type(self).__name__, "Call .matrix() to build the matrix."
+                "an array is asked for",
+                type(self).__name__,
+                "Call .matrix() to build the matrix; for a row vector v times P write P.T @ v.",
             )
         )
 
@@ -96,18 +116,66 @@ class SoftPermutation(_MatrixLike):
         array([4.64, 4.06, 2.35])
     """
 
-    def __init__(self, matrix: Operator, *, dim: int, scores: Array) -> None:
+    def __init__(self, matrix: Operator, *, dim: int, scores: Array, recipe: Recipe) -> None:
         """Wrap an operator of the kernels; relaxations do this.
 
         Args:
             matrix: The operator, in the kernels' layout (batch first, items last).
             dim: The dimension of the scores that held the items, counted from the end.
             scores: The scores as they came.
+            recipe: How the operator was made of them.
         """
-        self._operator = matrix
+        self._built: Operator | None = matrix
+        self._trace: object = None
         self._dim = dim
-        self._dtype = scores.dtype
         self._scores = scores
+        self._recipe = recipe
+
+    @classmethod
+    def again(
+        cls, relaxation: Any, scores: Any, mask: Any, *, dim: int, views: tuple[str, ...]
+    ) -> SoftPermutation:
+        """Return a permutation that is made when it is first asked for something.
+
+        For a framework that takes objects apart and puts them together: until then the arguments
+        may be anything.
+
+        Args:
+            relaxation: As in `Recipe`.
+            scores: The scores.
+            mask: As in `Recipe`.
+            dim: The dimension of the scores that holds the items, counted from the end.
+            views: As in `Recipe`.
+        """
+        P = object.__new__(cls)
+        P._built, P._trace, P._dim, P._scores = None, None, dim, scores
+        P._recipe = Recipe(relaxation, mask, views)
+        return P
+
+    @property
+    def _operator(self) -> Operator:
+        if self._built is not None and self._trace is None:
+            return self._built
+        trace = wiring_of(scores=self._scores).trace()
+        # What one traced program computes is unknown to another.
+        if self._built is None or self._trace != trace:
+            self._built, self._trace = self._make(), trace
+        return self._built
+
+    def _make(self) -> Operator:
+        how, recipe = self._recipe.relaxation, self._recipe
+        # One that takes a matrix instead of scores has neither dimension nor mask.
+        if hasattr(how, "permutation"):
+            P = how.permutation(self._scores, dim=self._dim, mask=recipe.mask)
+        else:
+            P = how(self._scores)
+        for view in recipe.views:
+            P = getattr(P, view)()
+        return P._operator
+
+    @property
+    def _dtype(self) -> Any:
+        return self._scores.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -219,6 +287,7 @@ class SoftPermutation(_MatrixLike):
         Returns:
             The batch shape.
         """
+        permutation = read(permutation, "permutation")
         wiring = self._check_framework(permutation, "permutation")
         _checks.check_has_dimension(permutation, "permutation")
         if permutation.ndim > 1:
@@ -249,18 +318,18 @@ class SoftPermutation(_MatrixLike):
             0.04
         """
         xp, valid = self._operator.wiring.xp, self._operator.valid
-        ones = xp.ones(self._operator.shape, dtype=self._wide_dtype, device=self._scores.device)
+        ones = xp.ones(self._operator.shape, dtype=self._wide_dtype, device=device_of(self._scores))
         items = ones if valid is None else xp.where(valid, ones, 0.0)
         positions = self._keep_positions(ones[..., None])
         rows = self._operator.apply(items[..., None]) - positions
         columns = self._operator.apply_transposed(positions) - items[..., None]
-        none = xp.zeros((*self.shape[:-2], 1, 1), dtype=rows.dtype, device=self._scores.device)
+        none = xp.zeros((*self.shape[:-2], 1, 1), dtype=rows.dtype, device=device_of(self._scores))
         errors = xp.concat([xp.abs(rows), xp.abs(columns), none], axis=-2)
         return self._cast(xp.max(errors, axis=(-2, -1)))
 
     def hard(self) -> SoftPermutation:
         """Return the exact permutation as a SoftPermutation; stable at ties, masked items last."""
-        return self._with(Hard(self._operator, self._wide_dtype))
+        return self._with(Hard(self._operator, self._wide_dtype), "hard")
 
     def straight_through(self) -> SoftPermutation:
         """Return a SoftPermutation with the values of `hard()` and this one's gradient.
@@ -269,18 +338,19 @@ class SoftPermutation(_MatrixLike):
         soft gradient, and v that of the exact permutation (which knows no ties).
         """
         hard = Hard(self._operator, self._wide_dtype)
-        return self._with(StraightThrough(hard, self._operator))
+        return self._with(StraightThrough(hard, self._operator), "straight_through")
 
     def flip(self) -> SoftPermutation:
         """Return the same rows in increasing order of the scores; masked items stay last."""
-        return self._with(Flipped(self._operator))
+        return self._with(Flipped(self._operator), "flip")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={self.shape}, dtype={self._dtype}, dim={self._dim})"
 
-    def _with(self, matrix: Operator) -> SoftPermutation:
-        """Return a permutation like this one of another matrix."""
-        return SoftPermutation(matrix, dim=self._dim, scores=self._scores)
+    def _with(self, matrix: Operator, view: str) -> SoftPermutation:
+        """Return a permutation like this one of another matrix, which a method makes of this."""
+        recipe = replace(self._recipe, views=(*self._recipe.views, view))
+        return SoftPermutation(matrix, dim=self._dim, scores=self._scores, recipe=recipe)
 
     @property
     def _wide_dtype(self) -> Any:
@@ -321,6 +391,7 @@ class SoftPermutation(_MatrixLike):
 
     def _values(self, x: Array, name: str) -> tuple[Array, Any]:
         """Check and widen an array that P is applied to; return the dtype of the result too."""
+        x = read(x, name)
         xp = self._check_framework(x, name).xp
         _checks.check_has_dimension(x, name)
         if x.dtype == self._dtype:
@@ -368,10 +439,13 @@ class SoftPermutation(_MatrixLike):
         xp, n = wiring.xp, order.shape[-1]
         if isinstance(rows, slice):
             span = range(n)[rows]
-            return xp.arange(span.start, span.stop, span.step, dtype=xp.int64, device=order.device)
+            return xp.arange(
+                span.start, span.stop, span.step, dtype=xp.int64, device=device_of(order)
+            )
         if find_wiring(rows) is None:
             rows = _checks.check_row_numbers(rows)
-            rows = xp.asarray(rows, dtype=xp.int64, device=order.device)
+            rows = xp.asarray(rows, dtype=xp.int64, device=device_of(order))
+        rows = read(rows, "rows")
         self._check_framework(rows, "rows")
         _checks.check_rows(xp, rows, n, wiring.is_concrete(rows))
         rows = rows[None] if rows.ndim == 0 else rows

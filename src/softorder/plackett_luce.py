@@ -14,6 +14,7 @@ from softorder._array import (
     cast,
     count_valid,
     move_axis,
+    read,
     take_along,
     wiring_of,
 )
@@ -62,7 +63,7 @@ class PlackettLuce:
         self, scores: Array, how: How = 1.0, *, dim: int = -1, mask: Array | None = None
     ) -> None:
         """Hold the arguments; nothing is computed yet."""
-        self.scores = scores
+        self.scores = scores = read(scores, "scores")
         self.how = ops.as_relaxation(how)
         self.dim = dim
         self.mask = mask
@@ -75,22 +76,26 @@ class PlackettLuce:
         """The likeliest permutation, along `dim`: the exact argsort, decreasing."""
         return self._relax(self.scores).order
 
-    def sample(self, shape: Any = (), *, generator: Any = None) -> Array:
+    def sample(self, shape: Any = (), *, generator: Any = None, key: Any = None) -> Array:
         """Draw permutations, exactly; they carry no gradient.
 
         Args:
             shape: How many, as a shape that comes first in the result.
-            generator: A torch.Generator for tensors, a numpy.random.Generator for NumPy arrays.
-                None takes torch's own, and in NumPy a new one.
+            generator: A torch.Generator for tensors, a numpy.random.Generator for NumPy arrays, a
+                tf.random.Generator for TensorFlow. None takes the framework's own, and in NumPy a
+                new one.
+            key: In JAX, which has no generators, a key of jax.random.
 
         Returns:
             int64, (*shape, *scores.shape): which item stands at each position along `dim`, masked
             items last.
         """
-        drawn = self._draw(_checks.check_sample_shape(shape), generator)
+        drawn = self._draw(_checks.check_sample_shape(shape), self._source(generator, key))
         return move_axis(self._wiring.xp, drawn, -1, self.dim)
 
-    def rsample(self, shape: Any = (), *, generator: Any = None) -> SoftPermutation:
+    def rsample(
+        self, shape: Any = (), *, generator: Any = None, key: Any = None
+    ) -> SoftPermutation:
         """Draw soft permutations: scores with Gumbel noise, relaxed by `how`.
 
         They are differentiable in the scores, and in whatever learns in `how`. The order of
@@ -100,6 +105,7 @@ class PlackettLuce:
         Args:
             shape: How many, as a shape that comes first in the batch.
             generator: As in `sample`. The same seed gives the same draws there.
+            key: As in `sample`.
 
         Returns:
             A batch of matrices whose scores have the shape (*shape, *scores.shape).
@@ -114,7 +120,8 @@ class PlackettLuce:
         """
         xp = self._wiring.xp
         scores = xp.astype(self._items_last(self.scores), xp.float64)
-        noisy = scores + self._noise(_checks.check_sample_shape(shape), generator, scores)
+        source = self._source(generator, key)
+        noisy = scores + self._noise(_checks.check_sample_shape(shape), source, scores)
         return self._relax(move_axis(xp, cast(xp, noisy, self.scores.dtype), -1, self.dim))
 
     def log_prob(self, permutation: Array) -> Array:
@@ -141,7 +148,7 @@ class PlackettLuce:
         return cast(xp, log_p, self.scores.dtype)
 
     def kl_divergence(
-        self, other: PlackettLuce, *, samples: int = 1000, generator: Any = None
+        self, other: PlackettLuce, *, samples: int = 1000, generator: Any = None, key: Any = None
     ) -> Array:
         """Estimate KL(self || other), the mean of log p - log q over draws from p = self.
 
@@ -151,6 +158,7 @@ class PlackettLuce:
             other: Another law over the same items (and the same mask).
             samples: How many permutations to draw.
             generator: As in `sample`.
+            key: As in `sample`.
 
         Returns:
             The batch shape of both, broadcast.
@@ -171,7 +179,8 @@ class PlackettLuce:
         _checks.check_batch(other_batch, batch, "the batch shape of other")
         # Draws come before the dimensions of both batches.
         missing = max(len(other_batch) - len(batch), 0)
-        drawn = self._draw((_checks.check_sample_count(samples), *[1] * missing), generator)
+        shape = (_checks.check_sample_count(samples), *[1] * missing)
+        drawn = self._draw(shape, self._source(generator, key))
         log_p = self._log_prob(drawn)
         # The factor is 1. Its derivatives are those of the chance of what was drawn.
         likelihood = xp.exp(log_p - wiring.stop_gradient(log_p))
@@ -209,14 +218,17 @@ class PlackettLuce:
             block = xp.where(valid, block, _MASKED)
         return xp.where(block == _FINITE, scores, 0.0), block
 
-    def _noise(self, shape: tuple[int, ...], generator: Any, scores: Array) -> Array:
-        return self._wiring.gumbel((*shape, *scores.shape), scores, generator)
+    def _source(self, generator: Any, key: Any) -> Any:
+        return _checks.random_source(self._wiring.random_source, generator, key)
 
-    def _draw(self, shape: tuple[int, ...], generator: Any) -> Array:
+    def _noise(self, shape: tuple[int, ...], source: Any, scores: Array) -> Array:
+        return self._wiring.gumbel((*shape, *scores.shape), scores, source)
+
+    def _draw(self, shape: tuple[int, ...], source: Any) -> Array:
         """Return permutations (*shape, ..., n), items last."""
         wiring, xp = self._wiring, self._wiring.xp
         scores, block = self._blocks()
-        noisy = wiring.stop_gradient(scores) + self._noise(shape, generator, scores)
+        noisy = wiring.stop_gradient(scores) + self._noise(shape, source, scores)
         # Masked items stay as they came.
         noisy = xp.where(block == _MASKED, -math.inf, noisy)
         order = xp.argsort(noisy, axis=-1, descending=True, stable=True)

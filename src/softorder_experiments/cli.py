@@ -183,6 +183,7 @@ def run_baseline(
         "softorder run speed --quick",
         "softorder run speed",
         "softorder run speed --method softsort-abs --method softsort-abs-dense --n 100 --n 1000",
+        "softorder run speed --method softsort-abs-jax --method softsort-abs-tensorflow --n 1000",
         "softorder run speed --device cuda --memory-limit 12",
     ),
 )
@@ -202,7 +203,8 @@ def run_speed(
         float | None, typer.Option(help="GiB for one point (default: 95 % of what is free).")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Of the CPU (default: as many as there are cores).")
+        int | None,
+        typer.Option(help="Of torch (default: as many as cores, as JAX and TensorFlow take)."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the scores at the start.")] = 0,
     out: Out = Path(Place.out),

@@ -97,7 +97,7 @@ def answer_or_out_of_memory(action: Callable[[], Answer]) -> Answer:
     try:
         return action()
     except (MemoryError, RuntimeError) as error:
-        text = str(error)
+        text = str(error).lower()
         if isinstance(error, RuntimeError) and not any(s in text for s in _SAID_WITHOUT_MEMORY):
             raise
         return {"outcome": OUT_OF_MEMORY}

@@ -14,10 +14,10 @@ from typing import Any
 _HERE = Path(__file__).resolve().parent
 # What is written by measuring does not change what is measured.
 _RESULTS = (":(top,exclude)results", ":(top,exclude)benchmarks/results")
-_PACKAGES = ("torch", "numpy", "softorder", "lightning-fabric")
+PACKAGES = ("torch", "numpy", "softorder", "lightning-fabric")
 
 
-def describe(packages: Sequence[str] = _PACKAGES) -> dict[str, Any]:
+def describe(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     """Return what every JSON line says of its origin; nothing that names this machine."""
     return {
         "machine": {
@@ -85,7 +85,9 @@ def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return None
+        # What is imported as tensorflow may have been installed as tensorflow-cpu.
+        others = importlib.metadata.packages_distributions().get(package, [])
+        return importlib.metadata.version(others[0]) if others else None
 
 
 def _git(*arguments: str) -> str | None:

@@ -13,7 +13,7 @@ import warnings
 from typing import Any
 
 from softorder import _checks
-from softorder._array import Array, Wiring
+from softorder._array import Array, Wiring, device_of
 from softorder.kernels.dense import log_softmax
 
 # Above so many entries, a matrix is computed again in the backward pass instead of being kept.
@@ -54,9 +54,9 @@ class Balance:
         """Return the logarithm of the matrix after some iterations from g (..., m)."""
         if self._is_empty():
             return self.logits
-        f = self._columns(g)
-        for _ in range(iterations - 1):
-            f = self._columns(self._rows(f))
+        f = self.wiring.fold(
+            lambda f, _: self._columns(self._rows(f)), self._columns(g), range(iterations - 1)
+        )
         return self._log_matrix(f)
 
     def converge(self, g: Array, tolerance: float) -> Array:
@@ -117,7 +117,7 @@ class Balance:
         K = xp.exp(self.logits + self._columns(g)[..., None, :] + g[..., :, None])
         sums = xp.sum(K, axis=-1)
         residual = xp.where(self._no_row, 0.0, self.row_sums - sums)
-        eye = xp.eye(K.shape[-2], dtype=K.dtype, device=K.device)
+        eye = xp.eye(K.shape[-2], dtype=K.dtype, device=device_of(K))
         ridge = xp.where(self._no_row, 1.0, _RIDGE * self.row_sums)
         matrix = eye * (sums + ridge)[..., :, None] - wiring.matmul(K, xp.matrix_transpose(K))
         # A row that a NaN spoils has no step; the solver would refuse it.

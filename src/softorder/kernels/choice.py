@@ -41,11 +41,16 @@ def choose(dense: RowSoftmax, tau: Any, metric: Metric) -> Operator:
 def automatic(scores: SortedScores, metric: Metric) -> str:
     """Return the name of the kernel that serves these scores best."""
     is_scan = not callable(metric) and metric in BY_POWER
-    if is_scan and native.is_built() and _is_on_cpu(scores):
+    if is_scan and native.serves(scores.wiring) and _is_on_cpu(scores):
         return "native"
     if _is_small(scores):
         return "dense"
-    return "portable" if is_scan else "tiled"
+    return "portable" if is_scan and _keeps_accuracy(scores, metric) else "tiled"
+
+
+def _keeps_accuracy(scores: SortedScores, power: Any) -> bool:
+    """Tell whether the portable scan does: complex terms cancel, and need float64."""
+    return BY_POWER[power].is_real or scores.wiring.has_float64()
 
 
 def choose_rows(
@@ -82,7 +87,7 @@ _ROW_KERNELS = {"tiled": Tiled, "dense": lambda dense, closeness: dense}
 
 
 def _automatic_rows(scores: SortedScores, native_prefix: str | None) -> str:
-    if native_prefix is not None and native.is_built() and _is_on_cpu(scores):
+    if native_prefix is not None and native.serves(scores.wiring) and _is_on_cpu(scores):
         return "native"
     return "dense" if _is_small(scores) else "tiled"
 
@@ -96,7 +101,7 @@ def _is_small(scores: SortedScores) -> bool:
 
 
 def _is_on_cpu(scores: SortedScores) -> bool:
-    return str(scores.device) == "cpu"
+    return scores.wiring.is_on_cpu(scores.scores)
 
 
 def _check_native(scores: SortedScores, instead: str) -> None:
@@ -107,6 +112,14 @@ def _check_native(scores: SortedScores, instead: str) -> None:
                 "an installation without it",
                 "Reinstall softorder with a C++ compiler and without SOFTORDER_NATIVE=0, or use "
                 f'kernel="{instead}".',
+            )
+        )
+    if not native.serves(scores.wiring):
+        raise ValueError(
+            _checks.message(
+                'kernel="native" serves arrays of NumPy, torch and JAX',
+                f"arrays of {scores.wiring.name}",
+                f'Use kernel="{instead}" for them.',
             )
         )
     if not _is_on_cpu(scores):
@@ -125,6 +138,14 @@ def _native(dense: RowSoftmax, tau: Any, metric: Metric) -> Operator:
 
 
 def _portable(dense: RowSoftmax, tau: Any, metric: Metric) -> Operator:
+    if metric in BY_POWER and not _keeps_accuracy(dense.scores, metric):
+        raise ValueError(
+            _checks.message(
+                'kernel="portable" serves metric="square" where there is float64',
+                "JAX without 64-bit types",
+                'Call jax.config.update("jax_enable_x64", True), or use kernel="tiled".',
+            )
+        )
     return _scan(Scan, "portable", dense, tau, metric)
 
 

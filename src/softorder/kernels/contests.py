@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from softorder._array import Array, arange_like, take_along
+from softorder._array import Array, Wiring, arange_like, move_axis, take_along
 from softorder.kernels.scan import shift
 from softorder.kernels.scores import MASKED, SortedScores, pick
 from softorder.kernels.tiled import inverse_order
@@ -68,7 +68,7 @@ def rank_distribution(
         none = contests.apart(rows) | (rows[:, None] == contests.every)
         chances = wiring.normal_cdf(contests.differences(rows)[..., None, :] - z)
         chances = xp.where(none[..., None, :], 0.0, chances)
-        return xp.sum(weight * _count_losses(xp, chances), axis=-2)
+        return xp.sum(weight * _count_losses(wiring, chances), axis=-2)
 
     # All steps of `_count_losses` are kept for the backward pass of a part.
     each = math.prod(scores.shape) * n
@@ -120,22 +120,21 @@ class _Contests:
             each: How many entries it computes for one of them.
             axis: Where the positions are in its result.
         """
-        parts = _slices(self.every.shape[0], each)
-        if len(parts) <= 1:
+        height = max(1, TILE // max(1, each))
+        if self.every.shape[0] <= height:
             return function(self.every)
-        return self.wiring.xp.concat(
-            [self.wiring.checkpoint(function, self.every[part]) for part in parts], axis=axis
-        )
+        return self.wiring.by_parts(function, self.every, height, axis)
 
 
-def _count_losses(xp: Any, chances: Array) -> Array:
+def _count_losses(wiring: Wiring, chances: Array) -> Array:
     """Return the distribution of the number of losses, (..., n), from the chances (..., n)."""
-    state = [xp.ones_like(chances[..., :1]), xp.zeros_like(chances[..., 1:])]
-    distribution = xp.concat(state, axis=-1)
-    for j in range(chances.shape[-1]):
-        lost = chances[..., j : j + 1]
-        distribution = distribution * (1 - lost) + shift(xp, distribution) * lost
-    return distribution
+    xp = wiring.xp
+    none = xp.concat([xp.ones_like(chances[..., :1]), xp.zeros_like(chances[..., 1:])], axis=-1)
+    return wiring.fold(
+        lambda state, lost: state * (1 - lost) + shift(xp, state) * lost,
+        none,
+        move_axis(xp, chances, -1, 0)[..., None],
+    )
 
 
 def _place(scores: SortedScores, losses: Array) -> Array:

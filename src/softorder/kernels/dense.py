@@ -11,7 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 from softorder import _checks
-from softorder._array import Array, Wiring, any_infinite, arange_like, count_valid, take_along
+from softorder._array import (
+    Array,
+    Wiring,
+    any_infinite,
+    arange_like,
+    count_valid,
+    device_of,
+    take_along,
+)
 from softorder.kernels.operator import Operator
 from softorder.kernels.scores import MASKED, Kept, SortedScores, pick
 
@@ -90,7 +98,7 @@ class RowSoftmax(OfScores, Rows):
         self.logits = logits
 
     def log_rows(self, rows: Array | None = None) -> Array:
-        apart, logits = self.scores.apart(rows), self.logits(self.scores, rows)
+        apart, logits = self.scores.apart(rows), self.logits(self.scores.settled(), rows)
         _checks.check_logits(logits, apart.shape)
         logits = self.wiring.xp.where(apart, -math.inf, logits)
         padding = pick(self.wiring, self.scores.position_block, rows)[..., :, None] == MASKED
@@ -109,7 +117,7 @@ class Explicit(OfScores, Rows):
         """
         self._hold(scores)
         self._make = log_matrix
-        self._log_matrix = Kept()
+        self._log_matrix = Kept(scores.wiring)
 
     def log_rows(self, rows: Array | None = None) -> Array:
         if rows is None:
@@ -118,7 +126,7 @@ class Explicit(OfScores, Rows):
 
     @property
     def log_matrix(self) -> Array:
-        return self._log_matrix.get(self.wiring, self._make)
+        return self._log_matrix.get(self._make)
 
 
 class Grouped(Explicit):
@@ -198,7 +206,7 @@ def extended_product(
     y = product(xp.where(xp.isinf(v), 0.0, v))
     for end in (math.inf, -math.inf):
         here = reached(xp.astype(v == end, v.dtype))
-        y = y + xp.where(here, xp.asarray(end, dtype=y.dtype, device=v.device), 0.0)
+        y = y + xp.where(here, xp.asarray(end, dtype=y.dtype, device=device_of(v)), 0.0)
     return y
 
 

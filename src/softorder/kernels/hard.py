@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from softorder._array import Array, arange_like, count_valid, take_along
+from softorder._array import Array, arange_like, count_valid, device_of, take_along
 from softorder.kernels.dense import multiply
 from softorder.kernels.operator import Operator
 from softorder.kernels.scores import pick
@@ -56,7 +56,9 @@ class Hard(Operator):
         return xp.sum(log_p, axis=-1)
 
     def entropy(self) -> Array:
-        return self.wiring.xp.zeros(self.order.shape, dtype=self.dtype, device=self.order.device)
+        return self.wiring.xp.zeros(
+            self.order.shape, dtype=self.dtype, device=device_of(self.order)
+        )
 
 
 class StraightThrough(Operator):

@@ -16,19 +16,29 @@ from typing import Any
 
 import numpy
 
-from softorder._array import Array, NativeProblem, cast, count_valid
-from softorder._extension import cpu_threads, extension
-from softorder.kernels.dense import OfScores, RowSoftmax
-from softorder.kernels.exponentials import TABLES, Exponentials
+from softorder._array import Array, NativeProblem, Wiring, arange_like, cast, count_valid
+from softorder._extension import extension
+from softorder.kernels.dense import OfScores, RowSoftmax, distance
+from softorder.kernels.exponentials import BY_POWER, TABLES, Exponentials
 from softorder.kernels.operator import Operator
 from softorder.kernels.scan import Scan
 from softorder.kernels.scores import SortedScores
-from softorder.kernels.tiled import log_own
+from softorder.kernels.tiled import Tiled, log_own
 
 
 def is_built() -> bool:
     """Tell whether the native kernel was built."""
     return extension is not None
+
+
+def serves(wiring: Wiring) -> bool:
+    """Tell whether it was, and can read the arrays of a framework."""
+    return extension is not None and _native(wiring) is not None
+
+
+def _native(wiring: Wiring) -> Any:
+    # For those who know that it serves.
+    return wiring.native
 
 
 class Native(OfScores):
@@ -48,8 +58,7 @@ class Native(OfScores):
         Args:
             prefix: What the names of its products in PRODUCTS begin with.
             power: As in `NativeProblem`.
-            rebuild: `(scores, scale)` gives the same operator in array operations. It must not
-                hold this one, which would then outlive its last use.
+            rebuild: As in `NativeProblem`. It holds no arrays.
         """
         self._prefix, self._power, self._rebuild = prefix, power, rebuild
         self._problem: NativeProblem | None = None
@@ -61,7 +70,7 @@ class Native(OfScores):
         shape = scores.shape
         flat = _rows(xp, x, shape)
         valid = None if scores.valid is None else _rows(xp, scores.valid, shape)
-        order, positions = (self.wiring.native or NUMPY).sort(flat, valid)
+        order, positions = _native(self.wiring).sort(flat, valid)
         if len(shape) != 2:
             order, positions = xp.reshape(order, shape), xp.reshape(positions, shape)
         scores.set_order(order, positions)
@@ -85,13 +94,16 @@ class Native(OfScores):
             features = values.shape[-1]
             values = xp.broadcast_to(values, (*shape, features))
             values = xp.reshape(values, (*flat.shape, features))
-        y = (wiring.native or NUMPY).product(self._prefix + kind, flat, values, scale, problem)
+        y = _native(wiring).product(self._prefix + kind, flat, values, scale, problem)
         return y if len(shape) == 2 else xp.reshape(y, (*shape, *y.shape[2:]))
 
     def _log_prob(self, permutation: Array) -> Array | None:
-        """Return `log_prob` where the native kernel can serve: where all scores are finite."""
+        """Return `log_prob` where the native kernel can serve."""
         scores, wiring = self.scores, self.wiring
-        if not scores.is_one_block() or not wiring.is_plain(x := scores.scores, self.scale):
+        # A compiler would want the gradient of the items too.
+        if scores.plain_positions is None or wiring.is_compiling():
+            return None
+        if not wiring.is_plain(x := scores.scores, self.scale):
             return None
         xp, shape = wiring.xp, scores.shape
         if permutation.ndim == 1:
@@ -101,7 +113,7 @@ class Native(OfScores):
         else:
             return None
         problem, flat = self._prepare(shape, scores.dtype), _rows(xp, x, shape)
-        product = (wiring.native or NUMPY).product
+        product = _native(wiring).product
         y = product(self._prefix + "log_prob", flat, items, self._flat_scale(shape), problem)
         return xp.reshape(y, shape[:-1])
 
@@ -128,6 +140,7 @@ class Native(OfScores):
     def _flatten(self, shape: tuple[int, ...], dtype: Any) -> NativeProblem:
         """Return the problem for scores broadcast to `shape`, as rows."""
         xp, scores = self.wiring.xp, self.scores
+        order = _rows(xp, scores.order, shape)
         counts = None
         if scores.valid is not None:
             counts = xp.broadcast_to(count_valid(xp, scores.valid)[..., 0], shape[:-1])
@@ -135,10 +148,11 @@ class Native(OfScores):
         return NativeProblem(
             shape=shape,
             positions=_rows(xp, cast(xp, scores.plain_positions, dtype), shape),
-            order=_rows(xp, scores.order, shape),
+            order=order,
             counts=counts,
             power=self._power,
-            recompute=functools.partial(_recompute, scores, self._rebuild, shape),
+            rebuild=self._rebuild,
+            recompute=functools.partial(recompute, self.wiring, self._rebuild, order, counts),
         )
 
 
@@ -150,7 +164,7 @@ class NativeScan(Native, Scan):
     ) -> None:
         """Sort the scores; see `Scan`."""
         super().__init__(scores, scale, kernel, dense)
-        self._start("", kernel.power, lambda again, scale: Scan(again, scale, kernel, dense))
+        self._start("", kernel.power, _ScanAgain(kernel.power))
 
     def _mean(self, v: Array) -> Array:
         y = self._product("apply", v)
@@ -169,20 +183,46 @@ class NativeScan(Native, Scan):
         return super().log_prob(permutation) if log_p is None else log_p
 
 
-def _recompute(
-    scores: SortedScores,
+@dataclass(frozen=True)
+class _ScanAgain:
+    """Gives the operator of exp(-u^p) in array operations."""
+
+    power: float
+
+    def __call__(self, scores: SortedScores, scale: Any) -> Operator:
+        kernel, tau = BY_POWER[self.power], scale**self.power
+
+        def logits(scores: SortedScores, rows: Array | None) -> Array:
+            here = tau if isinstance(tau, float) else tau[..., None]
+            return -distance(scores, rows, self.power) / here
+
+        dense = RowSoftmax(scores, logits)
+        # The complex terms cancel: in float32 nothing would be left.
+        if kernel.is_real or scores.wiring.has_float64():
+            return Scan(scores, scale, kernel, dense)
+        return Tiled(dense)
+
+
+def recompute(
+    wiring: Wiring,
     rebuild: Callable[[SortedScores, Any], Operator],
-    shape: tuple[int, ...],
+    order: Array,
+    counts: Array | None,
     kind: str,
-    *arrays: Array,
+    scores: Array,
+    values: Any,
+    scale: Any,
 ) -> Array:
-    """Return a product of flat arrays in array operations."""
-    flat, values, scale = arrays
-    xp, valid = scores.wiring.xp, scores.valid
-    again = SortedScores(scores.wiring, flat, None if valid is None else _rows(xp, valid, shape))
-    again.set_order(_rows(xp, scores.order, shape), None)
+    """Return a product of flat arrays in array operations; see `NativeProblem`."""
+    valid = None
+    if counts is not None:
+        n = order.shape[-1]
+        place = arange_like(wiring.xp, n, order)[:, None]
+        valid = wiring.add_along_axis(place, order, n)[..., 0] < counts[..., None]
+    again = SortedScores(wiring, scores, valid)
+    again.set_order(order, None)
     scale = scale if isinstance(scale, float) else scale[..., None]
-    return PRODUCTS[kind].portable(rebuild(again, scale), flat, values)
+    return PRODUCTS[kind].portable(rebuild(again, scale), scores, values)
 
 
 def _rows(xp: Any, x: Array, shape: tuple[int, ...]) -> Array:
@@ -268,9 +308,9 @@ def _products(
     def log_prob(given: Any, items: numpy.ndarray, out: numpy.ndarray, kept: Any = None) -> None:
         log_zs = numpy.empty_like(given[0])
         log_z(given, no_values(given), log_zs, kept)
-        total = numpy.empty(out.shape)
-        cost(*given, items, total)
-        out[...] = -(total + log_zs.sum(-1, dtype=numpy.float64))
+        costs = numpy.empty_like(given[0])
+        cost(*given, items, costs)
+        out[...] = -(costs.sum(-1, dtype=numpy.float64) + log_zs.sum(-1, dtype=numpy.float64))
 
     def log_prob_backward(
         given: Any,
@@ -284,7 +324,7 @@ def _products(
         g_z = numpy.empty_like(given[0])
         g_z[...] = -g[..., None]
         log_z_backward(given, no_values(given), g_z, to_scores, None, to_scale, kept)
-        cost_backward(*given, items, -g.astype(numpy.float64), to_scores, to_scale)
+        cost_backward(*given, items, g_z, to_scores, to_scale)
 
     products = {
         "sort_scores": Product(
@@ -324,7 +364,7 @@ def _products(
             lambda operator, scores, values: portable_log_z(operator),
             kept,
         ),
-        # For rows of finite scores without a mask; the values are the items of a permutation.
+        # The values are the items of a permutation.
         "log_prob": Product(
             lambda scores, items: scores[:1],
             log_prob,
@@ -355,32 +395,3 @@ def given_arrays(
     if isinstance(scale, float):
         scale = numpy.array([scale])
     return positions, order, counts, scale, TABLES[power], threads
-
-
-class _Numpy:
-    """The native products of NumPy arrays: values only."""
-
-    def sort(
-        self, scores: numpy.ndarray, valid: numpy.ndarray | None
-    ) -> tuple[numpy.ndarray, numpy.ndarray]:
-        scores = numpy.ascontiguousarray(scores)
-        valid = None if valid is None else numpy.ascontiguousarray(valid)
-        order, positions = numpy.empty(scores.shape, numpy.int64), numpy.empty_like(scores)
-        extension.sort(scores, valid, order, positions, cpu_threads())
-        return order, positions
-
-    def product(
-        self, kind: str, scores: Array, values: Array, scale: Any, problem: NativeProblem
-    ) -> numpy.ndarray:
-        product = PRODUCTS[kind]
-        shape = product.shape(scores.shape, None if values is None else values.shape)
-        out = numpy.empty(shape, scores.dtype)
-        arrays = (problem.positions, problem.order, problem.counts, scale, values)
-        *arrays, values = (
-            numpy.ascontiguousarray(a) if isinstance(a, numpy.ndarray) else a for a in arrays
-        )
-        product.forward(given_arrays(*arrays, problem.power, cpu_threads()), values, out)
-        return out
-
-
-NUMPY = _Numpy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from softorder._array import Array, cast, take_along
@@ -18,6 +19,18 @@ Formula = Callable[[SortedScores, Any], tuple[RowSoftmax, Closeness]]
 
 # At most one row in so many: in array operations, but these alone, they cost less than all in C++.
 FEW = 256
+
+
+@dataclass(frozen=True)
+class _RowsAgain:
+    """Gives the rows of a formula in array operations."""
+
+    formula: Formula
+    choose: Callable[[RowSoftmax, Closeness], Operator]
+
+    def __call__(self, scores: SortedScores, scale: Any) -> Operator:
+        tau = scale if isinstance(scale, float) else scale[..., None]
+        return self.choose(*self.formula(scores, tau))
 
 
 class NativeRows(Native):
@@ -45,11 +58,8 @@ class NativeRows(Native):
         self.tau = tau
         self.formula = formula
 
-        def rebuild(scores: SortedScores, scale: Any) -> Operator:
-            return choose(*formula(scores, scale if isinstance(scale, float) else scale[..., None]))
-
         # exp(-cost / tau): the scale is tau to the power of 1.
-        self._start(prefix, 1.0, rebuild)
+        self._start(prefix, 1.0, _RowsAgain(formula, choose))
 
     def log_rows(self, rows: Array | None = None) -> Array:
         return self._portable().log_rows(rows)

@@ -7,15 +7,19 @@ Everything here is made of one recurrence, whose derivatives are recurrences of 
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
 
-from softorder._array import Array, Wiring, cast, move_axis, take_along
+from softorder._array import Array, Wiring, cast, device_of, move_axis, take_along
 from softorder.kernels.dense import OfScores, RowSoftmax, bounded_power, extended_product
 from softorder.kernels.exponentials import Exponentials
-from softorder.kernels.scores import MASKED, SortedScores
+from softorder.kernels.scores import FINITE, MASKED, SortedScores
 
 
 class Scan(OfScores):
@@ -47,6 +51,15 @@ class Scan(OfScores):
         y = self._mean(self._in_common_dtype(v))
         return y if rows is None else take_along(self.wiring, y, rows[..., None], axis=-2)
 
+    def sort_scores(self, *, flip: bool = False) -> Array | None:
+        scores, xp = self.scores.settled(), self.wiring.xp
+        sums = Recurrence(self.wiring, scores, self.scale, self.kernel)
+        # The scores are in order already, and an infinite one has weight in its own block alone.
+        y = xp.squeeze(sums.means(scores.positions[..., None]), axis=-1)
+        y = xp.astype(y, scores.dtype)
+        y = xp.where(scores.position_block == FINITE, y, scores.sorted())
+        return xp.flip(y, axis=-1) if flip else y
+
     def apply_transposed(self, u: Array, rows: Array | None = None) -> Array:
         u = self._in_common_dtype(u)
         if rows is not None:
@@ -54,7 +67,7 @@ class Scan(OfScores):
         return self._spread(u)
 
     def log_prob(self, permutation: Array) -> Array:
-        wiring, xp, scores = self.wiring, self.wiring.xp, self.scores
+        wiring, xp, scores = self.wiring, self.wiring.xp, self.scores.settled()
         chosen = take_along(wiring, scores.items, permutation, axis=-1)
         block = take_along(wiring, scores.block, permutation, axis=-1)
         u = (scores.positions - chosen) / self._scale_like(scores.positions)
@@ -136,11 +149,14 @@ class Recurrence:
     def sums(self, w: Array) -> Array:
         """Return K w for w (..., n, c)."""
         xp = self.wiring.xp
-        w = xp.matrix_transpose(xp.astype(w, xp.float64))
-        left, right = self._sides(self._spread_over_terms(w, axis=-3))
+        return xp.matrix_transpose(self._sums(xp.matrix_transpose(xp.astype(w, xp.float64))))
+
+    def _sums(self, w: Array) -> Array:
+        """Return K w for w (..., c, n) in float64."""
+        beside = self.wiring.beside or functools.partial(sums_beside, self._scan, self.wiring.xp)
+        terms = beside(self.gate, self._spread_over_terms(w, axis=-3))
         # The weight of an item for itself is 1.
-        sums = self._real_sum(left + right) + w + self.spoiled[..., None, :]
-        return xp.matrix_transpose(sums)
+        return self._real_sum(terms) + w + self.spoiled[..., None, :]
 
     def normalizers(self) -> Array:
         """Return Z = K 1, (..., n)."""
@@ -149,10 +165,10 @@ class Recurrence:
     def means(self, v: Array) -> Array:
         """Return (K v) / (K 1) for v (..., n, f) in sorted order."""
         xp = self.wiring.xp
-        v = xp.astype(v, xp.float64)
-        ones = xp.broadcast_to(self._ones()[..., None], (*v.shape[:-1], 1))
-        sums = self.sums(xp.concat([v, ones], axis=-1))
-        return sums[..., :-1] / sums[..., -1:]
+        v = xp.matrix_transpose(xp.astype(v, xp.float64))
+        ones = xp.broadcast_to(self._ones()[..., None, :], (*v.shape[:-2], 1, v.shape[-1]))
+        sums = self._sums(xp.concat([v, ones], axis=-2))
+        return xp.matrix_transpose(sums[..., :-1, :] / sums[..., -1:, :])
 
     def spread(self, u: Array) -> Array:
         """Return K (u / Z), (..., n, f) in sorted order."""
@@ -187,17 +203,6 @@ class Recurrence:
         backwards = [shift(xp, xp.flip(a, axis=-1)) for a in (self.gate, gap)]
         return [(self.gate, gap, False), (*backwards, True)]
 
-    def _sides(self, w: Array) -> tuple[Array, Array]:
-        """Return the sums of w (..., m, c, n) over all items to the left, and to the right."""
-        xp = self.wiring.xp
-        (gate, _, _), (gate_back, _, _) = self._directions()
-        batch = numpy.broadcast_shapes(tuple(gate.shape[:-1]), tuple(w.shape[:-2]))
-        w = xp.broadcast_to(w, (*batch, *w.shape[-2:]))
-        both = xp.stack([w, xp.flip(w, axis=-1)])
-        gates = xp.stack([xp.broadcast_to(g, (*batch, g.shape[-1])) for g in (gate, gate_back)])
-        sides = gates[..., None, :] * shift(xp, self._scan(gates, both))
-        return sides[0, ...], xp.flip(sides[1, ...], axis=-1)
-
     def _scan(self, gate: Array, v: Array) -> Array:
         scan = self.wiring.scan
         return chunked_scan(self.wiring.xp, gate, v) if scan is None else scan(gate, v)
@@ -214,7 +219,7 @@ class Recurrence:
         real = self.kernel.is_real
         values = [[number.real if real else number] for number in numbers]
         dtype = xp.float64 if real else xp.complex128
-        return xp.asarray(values, dtype=dtype, device=like.device)
+        return xp.asarray(values, dtype=dtype, device=device_of(like))
 
     def _spread_over_terms(self, x: Array, axis: int = -2) -> Array:
         """Return x with a dimension for the terms, in their dtype."""
@@ -225,14 +230,61 @@ class Recurrence:
     def _real_sum(self, x: Array) -> Array:
         """Return Re sum_m weight_m x_m for x (..., m, c, n)."""
         xp = self.wiring.xp
-        weighted = self._column(self.kernel.weights, x)[..., None] * x
-        return xp.sum(weighted if self.kernel.is_real else xp.real(weighted), axis=-3)
+        if self.kernel.is_real:
+            return self.kernel.weights[0].real * xp.squeeze(x, axis=-3)
+        return xp.sum(xp.real(self._column(self.kernel.weights, x)[..., None] * x), axis=-3)
+
+
+def sums_beside(scan: Callable[[Array, Array], Array], xp: Any, gate: Array, w: Array) -> Array:
+    """Return the sums over all items to the left and to the right, by two scans.
+
+    An item's weight is the product of the gates on the way to it. Batch dimensions broadcast.
+
+    Args:
+        scan: As `chunked_scan` of these arrays.
+        xp: The array namespace.
+        gate: (..., n), between each position and the one before.
+        w: (..., c, n).
+    """
+    batch = numpy.broadcast_shapes(tuple(gate.shape[:-1]), tuple(w.shape[:-2]))
+    w = xp.broadcast_to(w, (*batch, *w.shape[-2:]))
+    gate = xp.broadcast_to(gate, (*batch, gate.shape[-1]))
+    gates = xp.stack([gate, shift(xp, xp.flip(gate, axis=-1))])
+    sides = gates[..., None, :] * shift(xp, scan(gates, xp.stack([w, xp.flip(w, axis=-1)])))
+    return sides[0, ...] + xp.flip(sides[1, ...], axis=-1)
 
 
 def shift(xp: Any, x: Array, first: Array | None = None) -> Array:
     """Return x moved on by one along the last axis, with `first` (or 0) in front."""
     front = xp.zeros_like(x[..., :1]) if first is None else first
     return xp.concat([front, x[..., :-1]], axis=-1)
+
+
+def cumulative_logsumexp(
+    wiring: Wiring, running_maximum: Callable[[Array], Array], x: Array, axis: int
+) -> Array:
+    """Return log(exp(x_0) + ... + exp(x_i)) at i; x may hold -inf.
+
+    Frameworks have this too, but their derivatives are NaN where the sum is still empty.
+
+    Args:
+        wiring: The framework of the arrays.
+        running_maximum: The largest so far, along the last axis.
+        x: Any shape.
+        axis: Which one.
+    """
+    xp = wiring.xp
+    x = move_axis(xp, x, axis, -1)
+    largest = running_maximum(wiring.stop_gradient(x))
+    empty = largest == -math.inf
+    level = xp.where(empty, 0.0, largest)
+    before = shift(xp, largest, xp.full_like(largest[..., :1], -math.inf))
+    # Sums of exp(x - level): at least 1, for the largest counts 1.
+    gate, term = xp.exp(before - level), xp.exp(x - level)[..., None, :]
+    scan = wiring.scan
+    sums = (chunked_scan(xp, gate, term) if scan is None else scan(gate, term))[..., 0, :]
+    total = level + xp.log(xp.where(empty, 1.0, sums))
+    return move_axis(xp, xp.where(empty, -math.inf, total), -1, axis)
 
 
 # Short chunks: few operations on long arrays. Longer ones were slower at every n.
@@ -266,6 +318,75 @@ def chunked_scan(xp: Any, gate: Array, v: Array) -> Array:
     whole = move_axis(xp, states, 0, -1)
     whole = xp.reshape(whole, (*whole.shape[:-2], chunks * length))
     return whole if chunks * length == n else whole[..., :n]
+
+
+def chunked_sums_beside(xp: Any, gate: Array, w: Array) -> tuple[Array, Array, Array]:
+    """Return what `sums_beside` does, from one pass over the chunks in each direction.
+
+    With L the sums from the left and R those from the right, each with the item itself, it also
+    returns L_{i-1} and R_i, which its derivative is made of, by step (`_steps_first`).
+
+    Args:
+        xp: The array namespace.
+        gate: (..., n).
+        w: (..., c, n), of the same batch.
+    """
+    n = w.shape[-1]
+    length = max(1, min(n, _CHUNK))
+    chunks = -(-n // length)
+    gates = xp.unstack(_steps_first(xp, gate[..., None, :], chunks, length))
+    items = xp.unstack(_steps_first(xp, w, chunks, length))
+    arriving = [a * x for a, x in zip(gates, items, strict=True)]
+    before, after = _flows(xp, gates, items, arriving)
+    sums = [a * left + right for a, left, right in zip(gates, before, after, strict=True)]
+    beyond = [x + right for x, right in zip(items, after, strict=True)]
+    return _steps_last(xp, sums, n), xp.stack(before), xp.stack(beyond)
+
+
+def by_item(xp: Any, x: Array, n: int) -> Array:
+    """Return what lies by step (`_steps_first`) by item again, (..., n)."""
+    return _steps_last(xp, xp.unstack(x), n)
+
+
+def _flows(
+    xp: Any, gates: Sequence[Array], left: Sequence[Array], right: Sequence[Array]
+) -> tuple[list[Array], list[Array]]:
+    """Return L_{i-1} and G_{i+1} by step, where L_i = l_i + a_i L_{i-1}, G_i = r_i + a_i G_{i+1}.
+
+    All chunks take a step at once. What leaves them flows on by the same function.
+    """
+    *states, leaving = _states(gates, left)
+    *states_back, leaving_back = _states(gates[::-1], right[::-1])
+    *products, whole = itertools.accumulate(gates, operator.mul)
+    *products_back, _ = itertools.accumulate(gates[::-1], operator.mul)
+    chunks = whole.shape[-1]
+    if chunks <= 1:
+        entering, entering_back = xp.zeros_like(leaving), xp.zeros_like(leaving_back)
+    else:
+        length = min(chunks, _CHUNK)
+        again = [
+            xp.unstack(_steps_first(xp, x, -(-chunks // length), length))
+            for x in (whole, leaving, leaving_back)
+        ]
+        entering, entering_back = (_steps_last(xp, x, chunks) for x in _flows(xp, *again))
+    before = [s + p * entering for s, p in zip(states, products, strict=True)]
+    after = [s + p * entering_back for s, p in zip(states_back, products_back, strict=True)]
+    return [entering, *before], [*after[::-1], entering_back]
+
+
+def _states(gates: Sequence[Array], entering: Sequence[Array]) -> list[Array]:
+    """Return F with F_i = x_i + a_i F_{i-1}, step by step."""
+    states = [entering[0]]
+    for a, x in zip(gates[1:], entering[1:], strict=True):
+        states.append(x + a * states[-1])
+    return states
+
+
+def _steps_last(xp: Any, steps: Sequence[Array], n: int) -> Array:
+    """Return what is given by step, each (..., chunks), as (..., n)."""
+    x = move_axis(xp, xp.stack(steps), 0, -1)
+    x = xp.reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1]))
+    return x if x.shape[-1] == n else x[..., :n]
 
 
 def _steps_first(xp: Any, x: Array, chunks: int, length: int) -> Array:

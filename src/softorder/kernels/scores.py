@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
 
 from softorder import _checks
-from softorder._array import Array, Wiring, count_valid, take_along, widen
+from softorder._array import Array, Wiring, count_valid, device_of, take_along, widen
 
 # P is block diagonal: items of different blocks have weight zero for each other.
 FINITE, PLUS_INFINITY, MINUS_INFINITY, MASKED = 0, 1, 2, 3
@@ -16,17 +17,33 @@ FINITE, PLUS_INFINITY, MINUS_INFINITY, MASKED = 0, 1, 2, 3
 class Kept:
     """What is computed once; once more if that was without the gradient that is wanted now."""
 
-    def __init__(self) -> None:
-        """Keep nothing yet."""
-        self._value: Array | None = None
+    def __init__(self, wiring: Wiring, *, constant: bool = False) -> None:
+        """Keep nothing yet; what is constant has no gradient."""
+        self._wiring = wiring
+        self._trace = wiring.trace()
+        self._value: Any = None
+        self._given: Any = None
+        self._constant = constant
         self._has_gradient = False
 
-    def get(self, wiring: Wiring, make: Callable[[], Array]) -> Array:
+    def give(self, value: Any) -> None:
+        """Keep a value that was made elsewhere, for one who asks no longer than it is good."""
+        self._given = value
+
+    def get(self, make: Callable[[], Any]) -> Any:
         """Return what `make` gives. It is not held: a cycle would keep memory from being freed."""
-        recording = wiring.is_recording()
-        if self._value is None or (recording and not self._has_gradient):
-            self._value, self._has_gradient = make(), recording
-        return self._value
+        if self._given is not None:
+            return self._given
+        if not self._constant and self._wiring.records_on_tapes:
+            return make()
+        recording = not self._constant and self._wiring.is_recording()
+        if self._value is not None and (self._has_gradient or not recording):
+            return self._value
+        value = make()
+        # What an inner program computes is unknown to the one that this was made in.
+        if self._wiring.trace() == self._trace:
+            self._value, self._has_gradient = value, recording
+        return value
 
 
 class SortedScores:
@@ -51,12 +68,12 @@ class SortedScores:
         self._version = wiring.version(self._scores)
         self.shape = tuple(self._scores.shape)
         self.dtype = self._scores.dtype
-        self.device = self._scores.device
-        self._order: Array | None = None
+        self.device = device_of(self._scores)
+        self._order = Kept(wiring, constant=True)
         self._plain_positions: Array | None = None
-        self._blocks: tuple[Array, Array] | None = None
-        self._positions = Kept()
-        self._items = Kept()
+        self._blocks = Kept(wiring, constant=True)
+        self._positions = Kept(wiring)
+        self._items = Kept(wiring)
         self._window: slice | None = None
 
     @property
@@ -70,31 +87,17 @@ class SortedScores:
     @property
     def order(self) -> Array:
         """Index of the item at each position. Stable at ties; masked items last."""
-        if self._order is None:
-            self._order = _descending(self.wiring, self.scores, self.valid)
-        return self._order
+        return self._order.get(lambda: _descending(self.wiring, self.scores, self.valid))
 
     def set_order(self, order: Array, positions: Array | None) -> None:
         """Take the order from a kernel that sorts by itself, with the sorted scores as they are."""
-        self._order = order
+        self._order.get(lambda: order)
         self._plain_positions = positions
 
     @property
     def plain_positions(self) -> Array | None:
         """The sorted scores as a sorting kernel left them: infinities in place, no gradient."""
         return self._plain_positions
-
-    def is_one_block(self) -> bool:
-        """Tell whether all scores take part and are finite, where a kernel has sorted real numbers.
-
-        Of sorted scores the ends tell of infinities, and a NaN is not in order with anything.
-        """
-        plain, xp = self._plain_positions, self.wiring.xp
-        if plain is None or not self.wiring.is_concrete(plain) or self.valid is not None:
-            return False
-        ends = plain[..., :: max(plain.shape[-1] - 1, 1)]
-        ordered = plain[..., :-1] >= plain[..., 1:]
-        return bool(xp.all(ordered)) and bool(xp.all(xp.isfinite(ends)))
 
     @property
     def block(self) -> Array:
@@ -110,7 +113,7 @@ class SortedScores:
     def items(self) -> Array:
         """The scores as they came, 0 where infinite or masked."""
         # Taken from the positions, so that both carry the averaged gradient.
-        return self._items.get(self.wiring, lambda: self.by_item(self.positions))
+        return self._items.get(lambda: self.by_item(self.positions))
 
     def by_item(self, x: Array) -> Array:
         """Return x, given by position, by item: (..., n), or fewer in a window of `in_order`."""
@@ -122,7 +125,7 @@ class SortedScores:
     @property
     def positions(self) -> Array:
         """`items` in decreasing order."""
-        return self._positions.get(self.wiring, self._sort)
+        return self._positions.get(self._sort)
 
     def at(self, rows: Array | None) -> Array:
         """Return the sorted scores at the positions `rows`, (..., k); None means all."""
@@ -145,6 +148,15 @@ class SortedScores:
             start = start + count
         return begin, size
 
+    def settled(self) -> SortedScores:
+        """Return the same scores for one product: positions that cannot be kept are found once."""
+        if not self.wiring.records_on_tapes:
+            return self
+        settled = copy.copy(self)
+        settled._positions = Kept(self.wiring)
+        settled._positions.give(self.positions)
+        return settled
+
     def sorted(self) -> Array:
         """Return the scores in decreasing order, infinities included, 0 where masked."""
         xp, block = self.wiring.xp, self.position_block
@@ -158,9 +170,9 @@ class SortedScores:
         The items of the result are in sorted order, so that a kernel can leave out far ones.
         """
         window = SortedScores(self.wiring, self._scores, self.valid)
-        window._order = self.order
-        window._blocks = self.position_block[..., start:stop], self.position_block
-        window._positions.get(self.wiring, lambda: self.positions)
+        window._order.get(lambda: self.order)
+        window._blocks.get(lambda: (self.position_block[..., start:stop], self.position_block))
+        window._positions.give(self.positions)
         window._window = slice(start, stop)
         return window
 
@@ -183,15 +195,16 @@ class SortedScores:
         return scores + xp.astype(xp.where(spoiled, math.nan, 0.0), scores.dtype)
 
     def _find_blocks(self) -> tuple[Array, Array]:
-        if self._blocks is None:
-            xp = self.wiring.xp
-            scores = self._spoiled()
-            block = xp.astype(scores == math.inf, xp.int8) * PLUS_INFINITY
-            block = block + xp.astype(scores == -math.inf, xp.int8) * MINUS_INFINITY
-            if self.valid is not None:
-                block = xp.where(self.valid, block, MASKED)
-            self._blocks = block, take_along(self.wiring, block, self.order, axis=-1)
-        return self._blocks
+        return self._blocks.get(self._make_blocks)
+
+    def _make_blocks(self) -> tuple[Array, Array]:
+        xp = self.wiring.xp
+        scores = self._spoiled()
+        block = xp.astype(scores == math.inf, xp.int8) * PLUS_INFINITY
+        block = block + xp.astype(scores == -math.inf, xp.int8) * MINUS_INFINITY
+        if self.valid is not None:
+            block = xp.where(self.valid, block, MASKED)
+        return block, take_along(self.wiring, block, self.order, axis=-1)
 
 
 def pick(wiring: Wiring, x: Array, rows: Array | None) -> Array:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy
 
-from softorder._array import Array, arange_like, cast, take_along
+from softorder._array import Array, arange_like, cast, device_of, take_along
 from softorder.kernels.dense import RowSoftmax
 from softorder.kernels.operator import Operator
 from softorder.kernels.scores import MASKED, SortedScores, pick
@@ -74,8 +74,36 @@ class Tiled(Operator):
         u = self._wide(u)
         if rows is not None:
             u = self.wiring.add_along_axis(u, rows, n)
-        xp, w = self.wiring.xp, None
-        for block, window in self._tiles():
+        bands = self._bands()
+        w = self._sum_of_tiles(u) if bands is None else self._sum_of_bands(u, bands)
+        return cast(self.wiring.xp, self.wiring.add_along_axis(w, self.order, n), dtype)
+
+    def _sum_of_tiles(self, u: Array) -> Array:
+        """Return P^T u, (..., n, f) in sorted order, from tiles of whole rows."""
+        xp, n, height = self.wiring.xp, self.order.shape[-1], self._height()
+        tile = self._window(slice(0, n))
+        tiles = -(-n // height)
+        # The last tile is as high as the others: rows past the end have no part in the sum.
+        place = xp.reshape(arange_like(xp, tiles * height, self.order), (tiles, height))
+        rows = xp.where(place < n, place, n - 1)
+
+        def part(u: Array, here: Array, place: Array) -> Array:
+            u = xp.where((place < n)[:, None], u, 0.0)
+            return tile.apply_transposed(u, here)
+
+        def add(w: Array, at: Array) -> Array:
+            here, place = at[0, ...], at[1, ...]
+            below = take_along(self.wiring, u, here[:, None], axis=-2)
+            return w + self.wiring.checkpoint(part, below, here, place)
+
+        batch = numpy.broadcast_shapes(tuple(u.shape[:-2]), tuple(self.order.shape[:-1]))
+        nothing = xp.zeros((*batch, n, u.shape[-1]), **_like(u))
+        return self.wiring.fold(add, nothing, xp.stack([rows, place], axis=1))
+
+    def _sum_of_bands(self, u: Array, bands: list[tuple[slice, slice]]) -> Array:
+        """Return the same from tiles that leave out what has no weight."""
+        xp, n, w = self.wiring.xp, self.order.shape[-1], None
+        for block, window in bands:
             here = arange_like(xp, n, self.order)[block]
             tile = self._window(window)
 
@@ -89,7 +117,7 @@ class Tiled(Operator):
             )
             padded = xp.concat([before, inside, after], axis=-2)
             w = padded if w is None else w + padded
-        return cast(xp, self.wiring.add_along_axis(w, self.order, n), dtype)
+        return w
 
     def log_prob(self, permutation: Array) -> Array:
         if self._is_empty():
@@ -127,8 +155,18 @@ class Tiled(Operator):
     ) -> Array:
         """Return function(tile, rows, window) of all tiles, one after the other along `axis`."""
         xp, n = self.wiring.xp, self.order.shape[-1]
+        bands = None if whole else self._bands()
+        if bands is None:
+            every = slice(0, n)
+            tile = self._window(every)
+            return self.wiring.by_parts(
+                lambda here: function(tile, here, every),
+                arange_like(xp, n, self.order),
+                self._height(),
+                axis,
+            )
         parts = []
-        for block, window in self._tiles(whole):
+        for block, window in bands:
             tile = self._window(window)
 
             def part(here: Array, tile: RowSoftmax = tile, window: slice = window) -> Array:
@@ -149,14 +187,15 @@ class Tiled(Operator):
     def _is_empty(self) -> bool:
         return math.prod(self.order.shape) == 0
 
-    def _tiles(self, whole: bool = False) -> list[tuple[slice, slice]]:
-        """Return the positions of each tile, and the window of positions with weight for them."""
-        n, height = self.order.shape[-1], self._height()
-        if self._reach is None and not whole:
+    def _bands(self) -> list[tuple[slice, slice]] | None:
+        """Return the positions of each tile, and the window of positions with weight for them.
+
+        None where these cannot be known: tiles are then whole rows.
+        """
+        if self._reach is None:
             self._reach = self._find_reach()
-        if self._reach is None or whole:
-            starts = range(0, n, height)
-            return [(slice(start, min(start + height, n)), slice(0, n)) for start in starts]
+        if self._reach is None:
+            return None
         return _cut_band(*self._reach, rows=math.prod(self.order.shape[:-1]))
 
     def _find_reach(self) -> tuple[numpy.ndarray, numpy.ndarray] | None:
@@ -171,7 +210,7 @@ class Tiled(Operator):
             self.dense.scores,
             self.closeness,
         )
-        if closeness is None or not wiring.is_concrete(scores.scores):
+        if closeness is None or not (wiring.varied_shapes and wiring.is_concrete(scores.scores)):
             return None
         info = xp.finfo(scores.dtype)
         # exp of less than this is 0 in the dtype that the rows are computed in.
@@ -245,4 +284,4 @@ def _cut_band(first: numpy.ndarray, last: numpy.ndarray, rows: int) -> list[tupl
 
 
 def _like(x: Array) -> dict[str, object]:
-    return {"dtype": x.dtype, "device": x.device}
+    return {"dtype": x.dtype, "device": device_of(x)}

@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from softorder import _checks
-from softorder._array import Array, cast, find_wiring, move_axis, wiring_of
+from softorder._array import Array, cast, find_wiring, move_axis, read, wiring_of
 from softorder.kernels.operator import Operator
 from softorder.kernels.scores import FINITE, MASKED, SortedScores
-from softorder.permutation import SoftPermutation
+from softorder.permutation import Recipe, SoftPermutation
 
 
 class Relaxation:
@@ -60,8 +60,10 @@ class PermutationRelaxation(Relaxation, ABC):
         Returns:
             A lazy matrix of shape (..., n, n); nothing of that size is computed here.
         """
+        scores = read(scores, "scores")
         ready, dim = prepare(scores, "scores", dim, mask)
-        return SoftPermutation(self.operator(ready), dim=dim, scores=scores)
+        recipe = Recipe(self, mask)
+        return SoftPermutation(self.operator(ready), dim=dim, scores=scores, recipe=recipe)
 
     def __call__(
         self, scores: Array, *, dim: int = -1, mask: Array | None = None
@@ -94,6 +96,7 @@ class RankRelaxation(Relaxation, ABC):
         Returns:
             The shape and dtype of the scores.
         """
+        scores = read(scores, "scores")
         ready, place = prepare(scores, "scores", dim, mask, negate=not descending)
         xp = ready.wiring.xp
         ranks = self.ranks(ready)
@@ -125,6 +128,7 @@ class SortRelaxation(Relaxation, ABC):
         Returns:
             The shape and dtype of the values.
         """
+        values = read(values, "values")
         ready, place = prepare(values, "values", dim, mask, negate=not descending)
         xp, exact = ready.wiring.xp, ready.sorted()
         y = xp.where(ready.position_block == FINITE, self.values(ready), exact)
@@ -177,6 +181,7 @@ def temperature(tau: Any, scores: SortedScores, name: str = "tau") -> Any:
     smallest = float(xp.finfo(dtype).smallest_normal)
     if isinstance(tau, _checks.REAL):
         return _checks.check_positive_number(tau, name, smallest=smallest)
+    tau = read(tau, name)
     wiring = wiring_of(**{"scores": scores.scores, name: tau})
     _checks.check_floating(xp, tau, name)
     _checks.check_temperature_shape(tau.shape, scores.shape[:-1], name)

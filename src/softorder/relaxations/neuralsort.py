@@ -94,7 +94,8 @@ def _distances_above(scores: SortedScores) -> Array:
     xp = scores.wiring.xp
     x = xp.astype(scores.positions, xp.float64)
     gaps = shift(xp, x, x[..., :1]) - x
-    return scores.wiring.cumulative_sum(arange_like(xp, x.shape[-1], x) * gaps, -1)
+    place = xp.astype(arange_like(xp, x.shape[-1], x), xp.float64)
+    return scores.wiring.cumulative_sum(place * gaps, -1)
 
 
 def _cost(scores: SortedScores, here: tuple[Array, ...], there: tuple[Array, Array]) -> Array:

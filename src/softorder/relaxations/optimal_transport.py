@@ -114,7 +114,8 @@ class _Transport:
         # All positions of a group are of one block; a group of none must not pass for a finite one.
         block = self._mean_of_group(xp.astype(scores.position_block, xp.float64))
         block = xp.where(sums == 0, MASKED, block)[..., :, None]
-        apart = (block != scores.block[..., None, :]) | (block == MASKED)
+        of_item = xp.astype(scores.block, xp.float64)[..., None, :]
+        apart = (block != of_item) | (block == MASKED)
         return Balance(scores.wiring, xp.where(apart, -math.inf, logits), sums)
 
     def start(self) -> Array:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from softorder import _checks
-from softorder._array import Array, Wiring, take_along, widen, wiring_of
+from softorder._array import Array, Wiring, device_of, take_along, widen, wiring_of
 from softorder.kernels.balance import Balance
 from softorder.kernels.dense import Rows
 from softorder.kernels.host import assign
-from softorder.permutation import SoftPermutation
+from softorder.permutation import Recipe, SoftPermutation
 from softorder.relaxations.base import Relaxation, check_temperature
 
 
@@ -75,7 +75,7 @@ class Sinkhorn(Relaxation):
         # A NaN spoils its own matrix, all of it.
         spoiled = xp.any(xp.isnan(logits), axis=(-2, -1), keepdims=True)
         logits = xp.where(spoiled, math.nan, logits)
-        sums = xp.ones(matrix.shape[:-1], dtype=xp.float64, device=matrix.device)
+        sums = xp.ones(matrix.shape[:-1], dtype=xp.float64, device=device_of(matrix))
         balance = Balance(wiring, logits, sums)
         start = xp.zeros_like(sums)
         if self.tolerance is None:
@@ -84,7 +84,7 @@ class Sinkhorn(Relaxation):
             log_p = balance.converge(start, self.tolerance)
         dtype = widen(xp, matrix).dtype
         matching = _Matching(wiring, logits, xp.astype(log_p, dtype))
-        return SoftPermutation(matching, dim=-1, scores=matrix)
+        return SoftPermutation(matching, dim=-1, scores=matrix, recipe=Recipe(self))
 
     def _temperature(self, wiring: Wiring, matrix: Array) -> Any:
         """Return tau ready to divide (..., n, n) in float64."""
@@ -106,6 +106,7 @@ def gumbel_sinkhorn(
     shape: Sequence[int] = (),
     noise: float = 1.0,
     generator: Any = None,
+    key: Any = None,
 ) -> SoftPermutation:
     """Sample soft permutations: `Sinkhorn` of a matrix with Gumbel noise added to each entry.
 
@@ -115,6 +116,7 @@ def gumbel_sinkhorn(
         shape: Of the samples; it comes first in the result.
         noise: What the noise is multiplied by.
         generator: The framework's own source of random numbers; None for its default.
+        key: In JAX, a key of jax.random instead.
 
     Returns:
         A `SoftPermutation` of shape (*shape, ..., n, n), differentiable in the matrix.
@@ -132,7 +134,8 @@ def gumbel_sinkhorn(
     _checks.check_square(matrix.shape)
     wide = widen(xp, matrix)
     samples = _checks.check_sample_shape(shape)
-    draws = wiring.gumbel((*samples, *matrix.shape), wide, generator)
+    source = _checks.random_source(wiring.random_source, generator, key)
+    draws = wiring.gumbel((*samples, *matrix.shape), wide, source)
     sinkhorn = how if isinstance(how, Sinkhorn) else Sinkhorn(tau=how)
     return sinkhorn(xp.astype(wide + noise * draws, matrix.dtype))
 

@@ -132,6 +132,8 @@ def _view(x: Tensor | None) -> Any:
     # Asking first is quicker than what would do nothing.
     if x.requires_grad:
         x = x.detach()
+    if x._is_zerotensor():  # a gradient that autograd knows to be zero, without memory
+        x = x.clone()
     return x.numpy() if x.is_contiguous() else x.contiguous().numpy()
 
 

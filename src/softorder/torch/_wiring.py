@@ -10,8 +10,8 @@ import torch
 import torch.utils.checkpoint
 
 from softorder import _checks
-from softorder._array import Wiring
-from softorder.kernels.scan import shift
+from softorder._array import Wiring, slices
+from softorder.kernels.scan import cumulative_logsumexp
 from softorder.torch import _tracing
 from softorder.torch._autograd import NativeProducts, scan
 from softorder.torch._host import host
@@ -73,6 +73,12 @@ def _checkpoint(function: Callable[..., torch.Tensor], *arrays: torch.Tensor) ->
     return result
 
 
+def _by_parts(
+    function: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor, height: int, axis: int
+) -> torch.Tensor:
+    return torch.cat([_checkpoint(function, part) for part in slices(rows, height)], axis)
+
+
 def _gumbel(
     shape: tuple[int, ...], like: torch.Tensor, generator: torch.Generator | None
 ) -> torch.Tensor:
@@ -83,17 +89,7 @@ def _gumbel(
 
 
 def _cumulative_logsumexp(x: torch.Tensor, axis: int) -> torch.Tensor:
-    # The second derivative of torch.logcumsumexp is NaN wherever a first one is 0, its first
-    # where the sum is still empty.
-    x = x.movedim(axis, -1)
-    largest = x.detach().cummax(-1).values
-    empty = largest == -math.inf
-    level = largest.masked_fill(empty, 0.0)
-    before = shift(array_api_compat.torch, largest, torch.full_like(largest[..., :1], -math.inf))
-    # Sums of exp(x - level): at least 1, for the largest counts 1.
-    sums = scan((before - level).exp(), (x - level).exp()[..., None, :])[..., 0, :]
-    total = level + sums.masked_fill(empty, 1.0).log()
-    return total.masked_fill(empty, -math.inf).movedim(-1, axis)
+    return cumulative_logsumexp(TORCH, lambda x: x.cummax(-1).values, x, axis)
 
 
 TORCH = Wiring(
@@ -101,6 +97,7 @@ TORCH = Wiring(
     xp=array_api_compat.torch,
     is_compiling=torch.compiler.is_compiling,
     is_concrete=_tracing.is_concrete,
+    is_on_cpu=lambda x: x.device.type == "cpu",
     is_recording=torch.is_grad_enabled,
     stop_gradient=_stop_gradient,
     average_gradient=_average_gradient,
@@ -117,6 +114,7 @@ TORCH = Wiring(
     host=host,
     gumbel=_gumbel,
     cumulative_logsumexp=_cumulative_logsumexp,
+    by_parts=_by_parts,
     scan=scan,
     native=NativeProducts(),
 )

@@ -60,7 +60,7 @@ class Curve:
         x: Where.
         y: What.
         color: Of COLORS, or INK.
-        style: Of the line, as matplotlib has it.
+        style: Of the line, as matplotlib has it; "none" for points alone.
         marker: At the points; none for many.
     """
 
@@ -118,7 +118,7 @@ def _plot(plot: Any, axis: Axis, theme: Mapping[str, str]) -> None:
         plot.plot(
             curve.x,
             curve.y,
-            curve.style,
+            linestyle=curve.style,
             color=theme["ink"] if curve.color == INK else curve.color,
             marker=curve.marker,
             markersize=4.5,

@@ -14,6 +14,8 @@ _OPERATOR_COLORS = {
     "softsort-abs": COLORS[2],
     "neuralsort": COLORS[1],
 }
+# Line and marker of softorder in each framework.
+_FRAMEWORK_LOOKS = {"torch": ("-", "o"), "jax": (":", "D"), "tensorflow": (":", "P")}
 
 
 def of_speed(records: Sequence[Record]) -> Iterator[Chart]:
@@ -31,7 +33,8 @@ def of_speed(records: Sequence[Record]) -> Iterator[Chart]:
             "with the square of n or faster and end at n = 4,000; softorder's lines rise almost "
             "in proportion to n, and go on to n = 1,000,000.",
             "20 rows of n scores learn to be in order; float32, one step is an epoch, the first "
-            "is not timed. Dashed: formulas that build the matrix.",
+            "is not timed. Dashed: formulas that build the matrix. Dotted: softorder in other "
+            "frameworks than PyTorch, the step compiled.",
             light,
             dark,
             here,
@@ -63,9 +66,9 @@ def _by_n(records: Sequence[Record], value: Callable[[Record], float]) -> list[C
 
 
 def _look(name: str) -> tuple[str, str]:
-    """Return line and marker: dashed where the matrix is built."""
+    """Return line and marker: dashed where the matrix is built, dotted outside of torch."""
     if not METHODS[name].is_dense:
-        return "-", "o"
+        return _FRAMEWORK_LOOKS[METHODS[name].framework]
     return ("-.", "s") if name == "neuralsort-published" else ("--", "^")
 
 
@@ -80,11 +83,7 @@ def _megabytes(record: Record) -> float:
 
 def of_learning_to_be_in_order(records: Sequence[Record]) -> Iterator[Chart]:
     """Draw the correlation against the epoch (the paper's Figure 8)."""
-    runs = tuple(
-        record
-        for record in records
-        if record["outcome"] == "ok" and record["config"]["objective"] == "curves"
-    )
+    runs = tuple(sorted(filter(_has_learning_curve, records), key=_drawn_after))
     sizes = sorted({record["config"]["n"] for record in runs})
     if not runs:
         return
@@ -105,24 +104,35 @@ def of_learning_to_be_in_order(records: Sequence[Record]) -> Iterator[Chart]:
         "Spearman's correlation rises from 0 to almost 1 within some forty epochs; the dashed "
         "line of each dense formula lies on the solid one of softorder.",
         "The loss is that of the authors' code behind this figure. Dashed: formulas that build "
-        "the matrix, at the smaller n only.",
+        "the matrix; points: softorder in other frameworks than PyTorch, at every tenth epoch; "
+        "both at the smaller n only.",
         light,
         dark,
         runs,
     )
 
 
+def _has_learning_curve(record: Record) -> bool:
+    return record["outcome"] == "ok" and record["config"]["objective"] == "curves"
+
+
+def _drawn_after(run: Record) -> tuple[bool, bool]:
+    """Return what puts lines that lie on others above them."""
+    method = METHODS[run["config"]["method"]]
+    return method.framework != "torch", method.is_dense
+
+
 def _correlations(run: Record) -> Curve:
-    name = run["config"]["method"]
-    method, curve = METHODS[name], run["curve"]
-    style = "--" if method.is_dense else "-"
-    return Curve(
-        method.about,
-        [entry["epoch"] for entry in curve],
-        [entry["spearman"] for entry in curve],
-        INK if method.is_dense else _OPERATOR_COLORS[method.operator],
-        style,
-    )
+    method, curve = METHODS[run["config"]["method"]], run["curve"]
+    color, style, marker = _OPERATOR_COLORS[method.operator], "-", ""
+    if method.is_dense:
+        color, style = INK, "--"
+    elif method.framework != "torch":
+        # The same numbers again: points on the line of torch, each framework's at its own epochs.
+        first = 4 if method.framework == "jax" else 9
+        curve, style, marker = curve[first::10], "none", _FRAMEWORK_LOOKS[method.framework][1]
+    epochs = [entry["epoch"] for entry in curve]
+    return Curve(method.about, epochs, [entry["spearman"] for entry in curve], color, style, marker)
 
 
 _CURVES: dict[str, tuple[str, str, str]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,16 @@ from softorder_experiments.report.benchmark import Benchmark
 from softorder_experiments.report.charts import Chart
 from softorder_experiments.report.comparison import NOT_RUN, hardware, lines_of, mark
 from softorder_experiments.runs import Record, read_records
-from softorder_experiments.speed import METHODS, TASK, is_usual, newest, ratios_of, seconds
+from softorder_experiments.speed import (
+    FRAMEWORKS,
+    METHODS,
+    TASK,
+    in_torch,
+    is_usual,
+    newest,
+    ratios_of,
+    seconds,
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,7 @@ class Report:
         speed = [record for record in self.records if record["task"] == TASK]
         return {
             "paper": [_of_paper(table, self.records) for table in printed()["tables"]],
-            "speed": [*_of_speed(speed), *_of_ratios(speed)],
+            "speed": [*_of_speed(speed), *_of_ratios(speed), *_of_frameworks(speed)],
             "peers": list(_of_benchmark(self.benchmark)),
             "provenance": [_of_runs(self.records), _of_origins(self.benchmark)],
         }
@@ -154,11 +163,11 @@ def _of_speed(records: Sequence[Record]) -> list[Table]:
 
 def _of_ratios(records: Sequence[Record]) -> list[Table]:
     """Return the paper's ratios beside ours."""
-    found = newest([r for r in records if r["device"] == "cpu" and is_usual(r)])
+    found = _usual_on_cpu(records)
     theirs = printed()["speed"]
     rows = []
     for name, ratio in theirs["ratios"].items():
-        for n, ours in ratios_of(found, name):
+        for n, ours in ratios_of(found, name, theirs["reference"]):
             runs = (found[name, n], found[theirs["reference"], n])
             rows.append(
                 (
@@ -171,6 +180,31 @@ def _of_ratios(records: Sequence[Record]) -> list[Table]:
     about = "Time over that of SoftSort |.|² as printed, on the CPU; the paper's at its largest n."
     head = ("method", "n", "the paper", "ours")
     return [Table("ratios", "How many times slower", about, head, rows)] if rows else []
+
+
+def _usual_on_cpu(records: Sequence[Record]) -> dict[tuple[str, int], Record]:
+    return newest([r for r in records if r["device"] == "cpu" and is_usual(r)])
+
+
+def _of_frameworks(records: Sequence[Record]) -> list[Table]:
+    """Return the times of softorder in other frameworks beside those in torch."""
+    found = _usual_on_cpu(records)
+    rows = []
+    for name in (name for name, method in METHODS.items() if method.framework != "torch"):
+        for n, ratio in ratios_of(found, name, in_torch(name)):
+            here, there = found[name, n], found[in_torch(name), n]
+            times = [run["metrics"]["seconds_per_epoch"] for run in (here, there)]
+            rows.append(
+                (
+                    Cell(METHODS[name].about),
+                    Cell(f"{n:,}", n),
+                    *(Cell(seconds(time), time) for time in times),
+                    Cell(f"{ratio:.2g}", ratio, (here, there)),
+                )
+            )
+    about = "softorder's time per epoch in each framework, over that in PyTorch, on the CPU."
+    head = ("method", "n", "time per epoch", "in PyTorch", "over PyTorch")
+    return [Table("frameworks", "Other frameworks", about, head, rows)] if rows else []
 
 
 def _of_benchmark(benchmark: Benchmark) -> list[Table]:
@@ -211,7 +245,7 @@ def _of_runs(records: Sequence[Record]) -> Table:
             Cell(record["date"][:16].replace("T", " ")),
             Cell((record["commit"] or "unknown")[:10] + (" changed" if record["dirty"] else "")),
             Cell(hardware(record)),
-            Cell(f"torch {record['versions']['torch']}"),
+            Cell(_frameworks(record["versions"])),
             Cell(f"{record['seconds']:,.0f} s", record["seconds"]),
         )
         for record in records
@@ -219,6 +253,10 @@ def _of_runs(records: Sequence[Record]) -> Table:
     head = ("run", "date", "commit", "hardware", "versions", "time")
     about = "Behind every number above: its run, and the commit of softorder that it ran on."
     return Table("runs", "Runs", about, head, rows)
+
+
+def _frameworks(versions: Mapping[str, str | None]) -> str:
+    return ", ".join(f"{name} {versions[name]}" for name in FRAMEWORKS if versions.get(name))
 
 
 def _of_origins(benchmark: Benchmark) -> Table:

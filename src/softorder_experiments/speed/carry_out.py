@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import Progress
 
 from softorder_experiments import machine
-from softorder_experiments.isolation import Limits, ask
+from softorder_experiments.isolation import Answer, Limits, ask
 from softorder_experiments.runs import (
     SCHEMA_VERSION,
     Record,
@@ -20,6 +22,8 @@ from softorder_experiments.runs import (
     finished_runs,
     run_of,
 )
+from softorder_experiments.speed.frameworks import is_installed
+from softorder_experiments.speed.methods import METHODS
 from softorder_experiments.speed.plan import SpeedConfig
 from softorder_experiments.speed.show import describe
 
@@ -44,7 +48,8 @@ def carry_out(
 ) -> list[Record]:
     """Measure what was not measured before; return the record of every point.
 
-    What ran out of time or memory is tried again if it may take more than it could then.
+    What ran out of time or memory is tried again if it may take more than it could then, and what
+    had no framework when there is one.
     """
     done = {} if again else finished_runs(out)
     found: list[Record] = []
@@ -54,7 +59,7 @@ def carry_out(
             progress.update(bar, description=f"{point.method}, n = {point.n:,}")
             name = run_of(TASK, point, out).name
             record = done.get(name)
-            if record is None or not _is_final(record, limits):
+            if record is None or not _is_final(record, point, limits):
                 record = _measure(point, name, limits)
                 append_record(out / "results.jsonl", record)
                 progress.console.print(describe(record), highlight=False, soft_wrap=True)
@@ -63,17 +68,22 @@ def carry_out(
     return found
 
 
-def _is_final(record: Record, limits: Limits) -> bool:
+def _is_final(record: Record, point: SpeedConfig, limits: Limits) -> bool:
     """Tell whether a point need not be measured again."""
+    framework = METHODS[point.method].framework
+    if record["outcome"] == _not_installed(framework):
+        return not is_installed(framework)
     before = record["limits"]
     less = before["seconds"] < limits.time_limit or before["bytes"] < 0.9 * limits.memory_limit
     return record["outcome"] == "ok" or not less
 
 
 def _measure(point: SpeedConfig, name: str, limits: Limits) -> Record:
-    origin, others, began = machine.describe(), machine.OtherWork(), time.monotonic()
+    framework = METHODS[point.method].framework
+    origin = machine.describe((*machine.PACKAGES, framework))
+    others, began = machine.OtherWork(), time.monotonic()
     config = dataclasses.asdict(point)
-    answer = ask("softorder_experiments.speed.child", "train", {"config": config}, limits)
+    answer = _ask(config, framework, limits)
     return {
         "schema": SCHEMA_VERSION,
         "run": name,
@@ -86,7 +96,18 @@ def _measure(point: SpeedConfig, name: str, limits: Limits) -> Record:
         "seconds": round(time.monotonic() - began, 3),
         "limits": {"seconds": limits.time_limit, "bytes": limits.memory_limit},
         "device": point.device,
-        "threads": limits.threads,
+        # The others take as many as there are cores.
+        "threads": limits.threads if framework == "torch" else os.cpu_count(),
         "other_work": others.share(),
         **origin,
     }
+
+
+def _ask(config: dict[str, Any], framework: str, limits: Limits) -> Answer:
+    if not is_installed(framework):
+        return {"outcome": _not_installed(framework)}
+    return ask("softorder_experiments.speed.child", "train", {"config": config}, limits)
+
+
+def _not_installed(framework: str) -> str:
+    return f"{framework} is not installed"

@@ -6,15 +6,16 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy
 import scipy.stats
 import torch
-from torch import Tensor
 
 from softorder_experiments.isolation import Answer, serve
 from softorder_experiments.memory import peak_extra_memory
+from softorder_experiments.speed.frameworks import Learner, Problem, make_learner
 from softorder_experiments.speed.methods import METHODS
 from softorder_experiments.speed.plan import BATCH, OBJECTIVES, ORDERS, SpeedConfig
 
@@ -23,18 +24,18 @@ def train(config: dict[str, Any]) -> Answer:
     """Let scores learn to be in decreasing order; return time, memory and learning curve."""
     point = SpeedConfig(**config)
     # What is loaded once in a process is loaded by a small step.
-    Learner(SpeedConfig(method=point.method, n=16, device=point.device)).step()
-    learner = Learner(point)
+    learner_of(SpeedConfig(method=point.method, n=16, device=point.device)).step()
+    learner = learner_of(point)
     memory, burn_in = _peak_memory(learner.step, point.device)
-    curve, times = [learner.describe(1)], []
+    curve, times = [_entry(1, learner)], []
     for epoch in range(2, point.epochs + 1):
         begin = time.perf_counter()
         learner.step()
         times.append(time.perf_counter() - begin)
-        curve.append(learner.describe(epoch))
+        curve.append(_entry(epoch, learner))
         if not math.isfinite(curve[-1]["loss"]):
             return {"outcome": f"not finite at epoch {epoch}"}
-    correlations = spearman(learner.scores)
+    correlations = spearman(learner.scores())
     return {
         "outcome": "ok",
         "metrics": {
@@ -50,54 +51,38 @@ def train(config: dict[str, Any]) -> Answer:
     }
 
 
-class Learner:
-    """The scores, and the step that moves them."""
-
-    def __init__(self, point: SpeedConfig) -> None:
-        method = METHODS[point.method]
-        self._log_likelihood, self._tau = method.log_likelihood, method.tau
-        self.scores = initial_scores(point).to(point.device).requires_grad_()
-        self._terms, decay = OBJECTIVES[point.objective](point.n)
-        self._optimizer = torch.optim.SGD([self.scores], lr=10.0, momentum=0.5, weight_decay=decay)
-        self._synchronize = _synchronize(point.device)
-        self.loss = torch.zeros(())
-
-    def step(self) -> None:
-        """Make one step, which is an epoch."""
-        self._optimizer.zero_grad()
-        scores = self.scores
-        lowest = scores.amin(-1, keepdim=True).detach()
-        highest = scores.amax(-1, keepdim=True).detach()
-        scaled = (scores - lowest) / (highest - lowest)
-        self.loss = -self._log_likelihood(scaled, self._tau).sum() / self._terms
-        self.loss.backward()
-        self._optimizer.step()
-        self._synchronize()
-
-    def describe(self, epoch: int) -> dict[str, Any]:
-        """Return a point of the learning curve; the loss is that before the step."""
-        correlation = float(spearman(self.scores).mean())
-        return {"epoch": epoch, "loss": self.loss.item(), "spearman": correlation}
+def learner_of(point: SpeedConfig) -> Learner:
+    """Return the scores of a point in its framework."""
+    framework = METHODS[point.method].framework
+    return make_learner(framework, problem_of(point), initial_scores(point), point.device)
 
 
-def initial_scores(point: SpeedConfig) -> Tensor:
-    """Return (20, n) scores, uniform in [-1, 1]."""
+def problem_of(point: SpeedConfig) -> Problem:
+    """Return what is learnt at a point."""
+    method = METHODS[point.method]
+    terms, decay = OBJECTIVES[point.objective](point.n)
+    return Problem(partial(method.log_likelihood, tau=method.tau), terms, decay)
+
+
+def _entry(epoch: int, learner: Learner) -> dict[str, Any]:
+    """Return a point of the learning curve; the loss is that before the step."""
+    correlation = float(spearman(learner.scores()).mean())
+    return {"epoch": epoch, "loss": learner.loss(), "spearman": correlation}
+
+
+def initial_scores(point: SpeedConfig) -> numpy.ndarray:
+    """Return (20, n) scores, uniform in [-1, 1]: the same in every framework."""
     generator = torch.Generator().manual_seed(point.seed)
-    return ORDERS[point.order](torch.rand(BATCH, point.n, generator=generator) * 2 - 1)
+    scores = torch.rand(BATCH, point.n, generator=generator) * 2 - 1
+    return ORDERS[point.order](scores.numpy())
 
 
-def spearman(scores: Tensor) -> numpy.ndarray:
+def spearman(scores: numpy.ndarray) -> numpy.ndarray:
     """Return Spearman's correlation of each row with the order n, ..., 1."""
-    ranks = scipy.stats.rankdata(scores.detach().cpu().numpy(), axis=-1)
+    ranks = scipy.stats.rankdata(scores, axis=-1)
     ranks -= ranks.mean(-1, keepdims=True)
     target = numpy.arange(ranks.shape[-1], 0, -1) - (ranks.shape[-1] + 1) / 2
     return ranks @ target / (numpy.linalg.norm(ranks, axis=-1) * numpy.linalg.norm(target))
-
-
-def _synchronize(device: str) -> Callable[[], None]:
-    """Return what waits for a device to be done with its work."""
-    waits = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}
-    return waits.get(device, lambda: None)
 
 
 def _peak_memory(step: Callable[[], None], device: str) -> tuple[dict[str, Any], float]:

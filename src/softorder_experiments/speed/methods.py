@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,7 @@ from torch import Tensor
 
 import softorder as so
 from softorder_experiments import formulas
+from softorder_experiments.speed.frameworks import FRAMEWORKS
 
 
 @dataclass(frozen=True)
@@ -22,29 +24,32 @@ class Method:
         about: What it is, for tables.
         operator: Methods of the same operator compute the same numbers.
         tau: The temperature.
-        log_likelihood: scores (batch, n), tau -> the sum over i of log P[i, i], (batch,).
+        log_likelihood: scores (batch, n), the order 0, 1, ..., n - 1, tau -> the sum over i of
+            log P[i, i], (batch,).
         is_dense: Whether it builds the matrix: such a method is timed over few epochs.
         largest: The largest n of the long axis that it is tried at; 0 for none.
+        framework: Whose arrays the scores are.
     """
 
     about: str
     operator: str
     tau: float
-    log_likelihood: Callable[[Tensor, float], Tensor]
+    log_likelihood: Callable[..., Any]
     is_dense: bool
     largest: int = 0
+    framework: str = "torch"
 
 
-def _of_matrix(scores: Tensor, tau: float, matrix: Callable[..., Tensor]) -> Tensor:
+def _of_matrix(scores: Tensor, order: Tensor, tau: float, matrix: Callable[..., Tensor]) -> Tensor:
     """Return the log-likelihood as the authors have it: of the matrix's diagonal."""
     return matrix(scores, tau).diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 def _of_softorder(
-    scores: Tensor, tau: float, relaxation: Callable[[float], so.PermutationRelaxation]
-) -> Tensor:
-    """Return the log-likelihood of the order 0, 1, ..., n - 1, without a matrix."""
-    return relaxation(tau)(scores).log_prob(torch.arange(scores.shape[-1], device=scores.device))
+    scores: Any, order: Any, tau: float, relaxation: Callable[[float], so.PermutationRelaxation]
+) -> Any:
+    """Return the log-likelihood of an order, without a matrix; in any framework."""
+    return relaxation(tau)(scores).log_prob(order)
 
 
 def _dense(about: str, operator: str, tau: float, matrix: Callable[..., Tensor]) -> Method:
@@ -58,7 +63,7 @@ def _ours(
     return Method(about, operator, tau, function, is_dense=False, largest=largest)
 
 
-METHODS: dict[str, Method] = {
+_IN_TORCH: dict[str, Method] = {
     "softsort-square-dense": _dense(
         "SoftSort |.|², as printed",
         "softsort-square",
@@ -93,4 +98,30 @@ METHODS: dict[str, Method] = {
     ),
     # At this temperature its rows are wide: the time grows with n times the width.
     "neuralsort": _ours("NeuralSort, softorder", "neuralsort", 100.0, so.NeuralSort, 10**5),
+}
+# The same in other frameworks, up to which n. Where it ends sooner than in torch: NeuralSort takes
+# minutes a step beyond, and |.|² in TensorFlow more memory than most machines have. NeuralSort in
+# TensorFlow keeps every tile for its gradient, n² numbers: that is no method for large n.
+_ELSEWHERE = {
+    ("softsort-square", "jax"): 10**6,
+    ("softsort-abs", "jax"): 10**6,
+    ("neuralsort", "jax"): 10**4,
+    ("softsort-square", "tensorflow"): 10**5,
+    ("softsort-abs", "tensorflow"): 10**6,
+}
+
+
+def in_torch(name: str) -> str:
+    """Return the name of the same method in torch."""
+    return name.removesuffix(f"-{METHODS[name].framework}")
+
+
+def _elsewhere(method: Method, framework: str, largest: int) -> Method:
+    about = f"{method.about} ({FRAMEWORKS[framework]})"
+    return dataclasses.replace(method, about=about, framework=framework, largest=largest)
+
+
+METHODS = _IN_TORCH | {
+    f"{name}-{framework}": _elsewhere(_IN_TORCH[name], framework, largest)
+    for (name, framework), largest in _ELSEWHERE.items()
 }

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
+import numpy
 
 from softorder_experiments.config import Settings, require
-from softorder_experiments.errors import choose
+from softorder_experiments.errors import UserError, choose
+from softorder_experiments.speed.frameworks import is_installed
 from softorder_experiments.speed.methods import METHODS
 
 BATCH = 20
@@ -21,9 +22,9 @@ _CURVES = (CURVE_N, 4000)
 _OPPOSITE = (1000, 4000)
 _EPOCHS, _DENSE_EPOCHS, _LONG_EPOCHS = 100, 6, 6
 # What becomes of random scores at the start; in the end they decrease.
-ORDERS: dict[str, Callable[[Tensor], Tensor]] = {
+ORDERS: dict[str, Callable[[numpy.ndarray], numpy.ndarray]] = {
     "random": lambda scores: scores,
-    "opposite": lambda scores: scores.sort(dim=-1).values,
+    "opposite": lambda scores: numpy.sort(scores, axis=-1),
 }
 # How rows and penalty weigh. As printed, and in the authors' PyTorch: the mean over all rows, plus
 # |scores|^2 / 200. Behind their learning curves (TensorFlow): the sum over rows of each one's mean,
@@ -86,11 +87,14 @@ def plan(
 
     Args:
         quick: Only n = 100, 500, 1000.
-        methods: Only these; by default all.
+        methods: Only these, which must be possible here; by default all.
         sizes: Only these n; by default the paper's axis, and beyond it a longer one for ours.
-        devices: Where to measure; the first also has learning curves and the other order.
+        devices: Where to measure; the first also has learning curves and the other order. Other
+            frameworks than torch are measured on the CPU alone.
         seed: Of the scores at the start.
     """
+    for name in methods:
+        _must_be_possible(name, devices)
     wanted = list(methods) or list(METHODS)
     axis = tuple(sizes) or (QUICK if quick else PAPER + LONG)
     points = []
@@ -99,33 +103,59 @@ def plan(
             points += [
                 SpeedConfig(seed=seed, method=name, n=n, epochs=_epochs(name, n), device=device)
                 for name in wanted
-                if _is_tried(name, n)
+                if _is_tried(name, n) and _serves(device, name)
             ]
     if not (quick or sizes):
-        points += _curves(wanted, devices[0], seed) + _opposite(wanted, devices[0], seed)
+        first = [name for name in wanted if _serves(devices[0], name)]
+        points += _curves(first, devices[0], seed) + _opposite(first, devices[0], seed)
     return points
 
 
 def _curves(names: Sequence[str], device: str, seed: int) -> list[SpeedConfig]:
-    """Return the points of the learning curves: dense methods at the smaller n only."""
+    """Return the points of the learning curves: at the larger n softorder's in torch only."""
     return [
         SpeedConfig(seed=seed, method=name, n=n, objective="curves", device=device)
         for n in _CURVES
         for name in names
-        if not METHODS[name].is_dense or (n == CURVE_N and name != "neuralsort-published")
+        if name != "neuralsort-published" and (n == CURVE_N or _is_ours_in_torch(name))
     ]
 
 
 def _opposite(names: Sequence[str], device: str, seed: int) -> list[SpeedConfig]:
-    """Return the points that begin in the opposite order."""
+    """Return the points that begin in the opposite order: what that costs, torch shows."""
     return [
         SpeedConfig(
             seed=seed, method=name, n=n, epochs=_epochs(name, n), order="opposite", device=device
         )
         for n in _OPPOSITE
         for name in names
-        if n == CURVE_N or not METHODS[name].is_dense
+        if METHODS[name].framework == "torch" and (n == CURVE_N or _is_ours_in_torch(name))
     ]
+
+
+def _must_be_possible(name: str, devices: Sequence[str]) -> None:
+    framework = choose("method", name, METHODS).framework
+    if not is_installed(framework):
+        raise UserError(
+            f"{framework} must be installed for {name}",
+            "an environment without it",
+            f'`pip install "softorder[{framework}]"` installs it',
+        )
+    if not any(_serves(device, name) for device in devices):
+        raise UserError(
+            f"device must be cpu for {name}",
+            " and ".join(map(repr, devices)),
+            "Methods of torch are measured on other devices too",
+        )
+
+
+def _serves(device: str, name: str) -> bool:
+    """Tell whether a method is measured on a device."""
+    return device == "cpu" or METHODS[name].framework == "torch"
+
+
+def _is_ours_in_torch(name: str) -> bool:
+    return METHODS[name].framework == "torch" and not METHODS[name].is_dense
 
 
 def _is_tried(name: str, n: int) -> bool:

@@ -108,7 +108,8 @@ _QUANTITIES = {
 def _show_ratios(console: Console, found: dict[tuple[str, int], Record]) -> None:
     """Say how many times SoftSort's dense time others take, beside what the paper says."""
     for name, ratio in printed()["speed"]["ratios"].items():
-        ratios = [f"{ours:.2g} (n = {n:,})" for n, ours in ratios_of(found, name)]
+        other = printed()["speed"]["reference"]
+        ratios = [f"{ours:.2g} (n = {n:,})" for n, ours in ratios_of(found, name, other)]
         if ratios:
             console.print(
                 f"{METHODS[name].about}, over SoftSort |.|² as printed: {', '.join(ratios)}; "
@@ -117,13 +118,14 @@ def _show_ratios(console: Console, found: dict[tuple[str, int], Record]) -> None
             )
 
 
-def ratios_of(found: dict[tuple[str, int], Record], name: str) -> list[tuple[int, float]]:
-    """Return n and the time of a method over that of dense SoftSort, where both were measured."""
+def ratios_of(
+    found: dict[tuple[str, int], Record], name: str, other: str
+) -> list[tuple[int, float]]:
+    """Return n and the time of a method over that of another, where both were measured."""
     times = {
         key: record["metrics"]["seconds_per_epoch"]
         for key, record in found.items()
         if record["outcome"] == "ok"
     }
-    other = printed()["speed"]["reference"]
     sizes = sorted(n for method, n in times if method == name and (other, n) in times)
     return [(n, times[name, n] / times[other, n]) for n in sizes]

@@ -1,0 +1,201 @@
+"""What JAX adds to the array API standard: tracing, transformations, keys. No mathematics."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy
+from jax import Array
+from jax.core import Tracer
+
+from softorder import _checks
+from softorder._array import Wiring, move_axis
+from softorder._extension import extension
+from softorder.jax import _native, _pytrees
+from softorder.jax._namespace import has_float64, xp
+from softorder.jax._primitives import NativeProducts
+from softorder.kernels import scan as kernels
+from softorder.kernels.host import FUNCTIONS
+
+try:
+    from jax.extend.core import get_opaque_trace_state
+except ImportError:  # before JAX 0.10
+    from jax.core import get_opaque_trace_state  # pyright: ignore[reportAttributeAccessIssue]
+
+_pytrees.register()
+
+
+def _is_tracer(x: Any) -> bool:
+    return isinstance(x, Tracer)
+
+
+def _trace() -> object:
+    return get_opaque_trace_state(convention="nnx")
+
+
+with jax.ensure_compile_time_eval():
+    _EAGER = _trace()
+
+
+def _is_concrete(x: Array) -> bool:
+    """Tell whether x has values, and what is computed of them now has too.
+
+    While jit traces, an operation on constants becomes a part of the program.
+    """
+    if _is_tracer(x) or not _is_on_cpu(x):
+        return False
+    return _trace() == _EAGER or not _is_tracer(jax.lax.neg(numpy.float32(0)))
+
+
+def _is_on_cpu(x: Array) -> bool:
+    # Where a tracer will be is known when it is compiled: the primitives choose then.
+    return _is_tracer(x) or all(device.platform == "cpu" for device in x.devices())
+
+
+def _is_plain(*arrays: Any) -> bool:
+    return all(x.dtype in (jnp.float32, jnp.float64) for x in arrays if isinstance(x, Array))
+
+
+def _average_gradient(x: Array, begins: Array) -> Array:
+    run = jnp.cumsum(begins, -1)
+    run = run - run[..., :1]
+    # An exact zero that carries the derivative of x: its mean cannot overflow.
+    zero = (x - jax.lax.stop_gradient(x)).astype(xp.float64)
+    total, size = (
+        _add_along_axis(each[..., None], run, x.shape[-1])[..., 0]
+        for each in (zero, jnp.ones_like(zero))
+    )
+    mean = jnp.take_along_axis(total / jnp.maximum(size, 1), run, -1)
+    return jax.lax.stop_gradient(x) + mean.astype(x.dtype)
+
+
+def _take_along_axis(x: Array, index: Array, axis: int) -> Array:
+    return jnp.take_along_axis(x, index, axis, mode="promise_in_bounds")
+
+
+def _add_along_axis(x: Array, index: Array, n: int) -> Array:
+    batch = numpy.broadcast_shapes(x.shape[:-2], index.shape[:-1])
+    rows = math.prod(batch)
+    features = x.shape[-1]
+    x = jnp.broadcast_to(x, (*batch, *x.shape[-2:])).reshape(rows, x.shape[-2], features)
+    index = jnp.broadcast_to(index, (*batch, index.shape[-1])).reshape(rows, index.shape[-1])
+    place = (jnp.arange(rows)[:, None], index)
+    total = jnp.zeros((rows, n, features), x.dtype).at[place].add(x, mode="promise_in_bounds")
+    return total.reshape(*batch, n, features)
+
+
+def _fold(step: Callable[[Array, Any], Array], state: Array, xs: Any) -> Array:
+    xs = jnp.arange(len(xs)) if isinstance(xs, range) else xs
+    return jax.lax.scan(lambda state, x: (step(state, x), None), state, xs)[0]
+
+
+def _checkpoint(function: Callable[..., Array], *arrays: Array) -> Array:
+    return jax.checkpoint(function)(*arrays)
+
+
+def _by_parts(function: Callable[[Array], Array], rows: Array, height: int, axis: int) -> Array:
+    """Return function(rows) part by part, in a loop that is compiled once."""
+    n = rows.shape[0]
+    parts = -(-n // height)
+    # All parts are as long as the first: the last row fills the last one.
+    padded = jnp.concat([rows, jnp.broadcast_to(rows[-1:], (parts * height - n,))])
+    whole = jax.lax.map(jax.checkpoint(function), padded.reshape(parts, height))
+    axis = axis % (whole.ndim - 1)
+    whole = move_axis(jnp, whole, 0, axis)
+    whole = whole.reshape(*whole.shape[:axis], parts * height, *whole.shape[axis + 2 :])
+    return jax.lax.slice_in_dim(whole, 0, n, axis=axis)
+
+
+def _recurrence(gate: Array, v: Array) -> Array:
+    """Return F with F_i = v_i + gate_i F_{i-1}; quicker to compile and to run than chunks."""
+    if v.shape[-1] == 0:
+        return v
+
+    def join(left: Any, right: Any) -> Any:
+        return left[0] * right[0], right[1] + right[0] * left[1]
+
+    gates = jnp.broadcast_to(gate[..., None, :], v.shape)
+    return jax.lax.associative_scan(join, (gates, v), axis=v.ndim - 1)[1]
+
+
+@jax.custom_jvp
+def _scan(gate: Array, v: Array) -> Array:
+    return _recurrence(gate, v)
+
+
+@_scan.defjvp
+def _differentiate_scan(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """The same recurrence, of which JAX can take the transpose."""
+    gate, v = primals
+    to_gate, to_v = tangents
+    f = _scan(gate, v)
+    entering = to_v + to_gate[..., None, :] * kernels.shift(jnp, f)
+    return f, _recurrence(gate, entering)
+
+
+def _cumulative_logsumexp(x: Array, axis: int) -> Array:
+    return kernels.cumulative_logsumexp(JAX, lambda x: jax.lax.cummax(x, x.ndim - 1), x, axis)
+
+
+def _host(function: Callable[[numpy.ndarray], numpy.ndarray], x: Array) -> Array:
+    """Call a function of `kernels.host`: in C++ on the CPU if it has it, else through Python."""
+    x = jax.lax.stop_gradient(x)
+    name = function.__name__
+    shape = jax.ShapeDtypeStruct((*x.shape[:-2], x.shape[-1]), xp.int64)
+
+    def by_callback(x: Array) -> Array:
+        return jax.pure_callback(
+            functools.partial(_call_host, name), shape, x, vmap_method="broadcast_all"
+        )
+
+    if extension is None or not hasattr(extension, name):
+        return by_callback(x)
+    in_c = functools.partial(_native.pool, name)
+    return jax.lax.platform_dependent(x, cpu=in_c, default=by_callback)
+
+
+def _call_host(name: str, x: Any) -> numpy.ndarray:
+    index = FUNCTIONS[name](numpy.asarray(x, dtype=numpy.float64))
+    return index if has_float64() else index.astype(numpy.int32)
+
+
+def _gumbel(shape: Sequence[int], like: Array, key: Any) -> Array:
+    _checks.check_key(key, isinstance(key, Array))
+    return jax.random.gumbel(key, tuple(shape), like.dtype)
+
+
+JAX = Wiring(
+    name="jax",
+    xp=xp,
+    is_compiling=lambda: False,
+    is_concrete=_is_concrete,
+    is_on_cpu=_is_on_cpu,
+    is_recording=lambda: True,
+    stop_gradient=jax.lax.stop_gradient,
+    average_gradient=_average_gradient,
+    take_along_axis=_take_along_axis,
+    add_along_axis=_add_along_axis,
+    matmul=functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST),
+    checkpoint=_checkpoint,
+    is_plain=_is_plain,
+    version=lambda x: None,
+    logsumexp=jax.scipy.special.logsumexp,
+    cumulative_sum=jnp.cumsum,
+    normal_cdf=lambda x: 0.5 * jax.scipy.special.erfc(-math.sqrt(0.5) * x),
+    host=_host,
+    gumbel=_gumbel,
+    cumulative_logsumexp=_cumulative_logsumexp,
+    by_parts=_by_parts,
+    fold=_fold,
+    trace=_trace,
+    varied_shapes=False,
+    has_float64=has_float64,
+    random_source="key",
+    scan=_scan,
+    native=NativeProducts(),
+)

@@ -1,0 +1,55 @@
+"""What NumPy lacks: derivatives. One wiring serves plain and recorded arrays, in any mixture."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+
+from softorder._array import NUMPY as VALUES
+from softorder._array import Wiring, register, slices
+from softorder.kernels.scan import cumulative_logsumexp
+from softorder.numpy import _rules
+from softorder.numpy._native import NativeProducts
+from softorder.numpy._tape import Recorded, checkpoint, value_of
+
+# NumPy's functions ask the arrays they are given; this one looks inside without asking.
+_linalg = SimpleNamespace(solve=_rules.solve)
+_namespace: Any = SimpleNamespace(**{**vars(VALUES.xp), "linalg": _linalg})
+
+
+def _by_parts(
+    function: Callable[[numpy.ndarray], Any], rows: numpy.ndarray, height: int, axis: int
+) -> Any:
+    return numpy.concatenate([checkpoint(function, part) for part in slices(rows, height)], axis)
+
+
+def _cumulative_logsumexp(x: Any, axis: int) -> Any:
+    if not isinstance(x, Recorded):
+        return VALUES.cumulative_logsumexp(x, axis)
+    return cumulative_logsumexp(
+        RECORDING, lambda values: numpy.maximum.accumulate(values, axis=-1), x, axis
+    )
+
+
+RECORDING: Wiring = dataclasses.replace(
+    VALUES,
+    xp=_namespace,
+    is_recording=lambda: True,
+    stop_gradient=value_of,
+    average_gradient=_rules.average_gradient,
+    add_along_axis=_rules.add_along_axis,
+    checkpoint=checkpoint,
+    is_plain=lambda *arrays: VALUES.is_plain(*map(value_of, arrays)),
+    logsumexp=_rules.logsumexp,
+    normal_cdf=_rules.normal_cdf,
+    host=lambda function, x: VALUES.host(function, value_of(x)),
+    cumulative_logsumexp=_cumulative_logsumexp,
+    by_parts=_by_parts,
+    scan=_rules.scan,
+    native=NativeProducts(),
+)
+register(Recorded, RECORDING)

@@ -1,0 +1,33 @@
+"""Forked children, such as the workers of a DataLoader, which do not ask what their parent did.
+
+Their parent is a fresh process: forking the suite's own would be JAX's affair, whose threads do not
+survive it.
+"""
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+
+
+def in_fresh_process(function, *arguments):
+    """Call a function of a test file; what it raises is printed, and fails the test."""
+    process = multiprocessing.get_context("spawn").Process(target=function, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def is_true_in_a_forked_child(function, seconds):
+    """Tell whether a function returns True in a forked child, and in time."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(seconds)
+        try:
+            os._exit(0 if function() else 1)
+        finally:
+            os._exit(2)
+    return os.waitpid(pid, 0)[1] == 0
