@@ -1,0 +1,116 @@
+"""The same soft sort in torch, JAX and TensorFlow, in one process, in turns.
+
+    python -m benchmarks.frameworks     # appends a line to benchmarks/results/frameworks.jsonl
+
+Forward and backward of `softorder.sort`, float32, under `jax.jit` and `tf.function`; the best of
+several calls in turns, and how many times torch's that is. Each framework's gradient is compared
+with torch's first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from softorder_experiments.machine import OtherWork, describe
+
+# TensorFlow tells a lot about itself when it is imported.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import jax
+import tensorflow as tf
+import torch
+
+import softorder as so
+
+RESULTS = Path(__file__).parent / "results" / "frameworks.jsonl"
+SHAPES = ((20, 4000), (1, 10**6))
+TAU = {"abs": 0.1, "square": 0.03}
+ROUNDS = 7
+
+Gradient = Callable[[], numpy.ndarray]
+
+
+def in_torch(x: numpy.ndarray, g: numpy.ndarray, how: so.SoftSort) -> Gradient:
+    """Return what computes the gradient of sum(g * sort(x))."""
+    leaf, cotangent = torch.tensor(x, requires_grad=True), torch.tensor(g)
+    return lambda: torch.autograd.grad(so.sort(leaf, how), leaf, cotangent)[0].numpy()
+
+
+def in_jax(x: numpy.ndarray, g: numpy.ndarray, how: so.SoftSort) -> Gradient:
+    """Return the same under jit."""
+    compiled = jax.jit(jax.grad(lambda x, g: (so.sort(x, how) * g).sum()))
+    arrays = jax.device_put((x, g))
+    return lambda: numpy.asarray(compiled(*arrays))
+
+
+def in_tensorflow(x: numpy.ndarray, g: numpy.ndarray, how: so.SoftSort) -> Gradient:
+    """Return the same under tf.function."""
+
+    @tf.function
+    def gradient(x: Any, g: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = so.sort(x, how)
+        return tape.gradient(y, x, g)
+
+    arrays = tf.constant(x), tf.constant(g)
+    return lambda: gradient(*arrays).numpy()
+
+
+FRAMEWORKS = {"torch": in_torch, "jax": in_jax, "tensorflow": in_tensorflow}
+
+
+def best_times(functions: dict[str, Gradient]) -> dict[str, float]:
+    """Return the least time of each, called in turns."""
+    best = dict.fromkeys(functions, float("inf"))
+    for _ in range(ROUNDS):
+        for name, function in functions.items():
+            begin = time.perf_counter()
+            function()
+            best[name] = min(best[name], time.perf_counter() - begin)
+    return best
+
+
+def measure(metric: Any, shape: tuple[int, int]) -> dict[str, Any]:
+    """Return the times of one case, in seconds, and their ratios to torch's."""
+    rng = numpy.random.default_rng(0)
+    x, g = (rng.random(shape, dtype=numpy.float32) for _ in range(2))
+    how = so.SoftSort(TAU[metric], metric)
+    functions = {name: make(x, g, how) for name, make in FRAMEWORKS.items()}
+    found = {name: function() for name, function in functions.items()}
+    for name, gradient in found.items():
+        largest = numpy.abs(found["torch"]).max()
+        error = numpy.abs(gradient - found["torch"]).max() / largest
+        if not error < 2e-5:
+            raise SystemExit(f"{name}, {metric}, {shape}: the gradient is {error:.1e} off torch's")
+    seconds = best_times(functions)
+    ratios = {name: seconds[name] / seconds["torch"] for name in seconds}
+    return {"metric": metric, "shape": shape, "seconds": seconds, "ratio_to_torch": ratios}
+
+
+def main() -> None:
+    """Measure all cases, print them, and append a line."""
+    others, cases = OtherWork(), []
+    for metric in TAU:
+        for shape in SHAPES:
+            cases.append(case := measure(metric, shape))
+            told = (f"{n} {s * 1e3:.1f} ms" for n, s in case["seconds"].items())
+            ratios = (f"{n} {r:.2f}" for n, r in case["ratio_to_torch"].items() if n != "torch")
+            print(
+                f"{metric} {shape}: {', '.join(told)}; over torch: {', '.join(ratios)}", flush=True
+            )
+    origin = describe(["torch", "jax", "tensorflow", "numpy", "softorder"])
+    line = {**origin, "other_work": others.share(), "cases": cases}
+    with RESULTS.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()
