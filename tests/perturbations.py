@@ -62,7 +62,7 @@ def _after_importing(path, name, change):
     return perturb
 
 
-def _untied(x, begins):
+def _untied(wiring, x, begins):
     """Leave the gradients of tied scores as they fall."""
     return x
 
@@ -228,7 +228,6 @@ OF_TENSORFLOW = {
     "scan_gradient": _after_importing("softorder.tensorflow._scan", "_scan_gradient", _scaled_gate),
     "logsumexp": _in_tensorflow("cumulative_logsumexp", _then(_scaled)),
     "matmul": _in_tensorflow("matmul", _then(_scaled)),
-    "ties": _in_tensorflow("average_gradient", lambda original: _untied),
     "stop_gradient": _in_tensorflow("stop_gradient", lambda original: lambda x: x),
 }
 # By the test file that should notice.
@@ -296,7 +295,6 @@ BY_FILE = {
             for name in ("add_along_axis", "logsumexp", "normal_cdf", "scan", "checkpoint")
         },
         "solve": _after(RECORDING.xp.linalg, "solve", _wrong_pull),
-        "ties": lambda: object.__setattr__(RECORDING, "average_gradient", _untied),
         "stop_gradient": lambda: object.__setattr__(RECORDING, "stop_gradient", lambda x: x),
     },
     "experiments_sort": {
@@ -368,6 +366,6 @@ PERTURBATIONS = {
     "hard": _after(hard.Hard, "apply", _scaled),
     "straight_through": _after(hard.StraightThrough, "apply", _wrong_slope),
     "sorted": _after(scores.SortedScores, "sorted", _scaled),
-    "ties": _replace_wiring("average_gradient", _untied),
+    "ties": lambda: setattr(scores, "_average_gradient", _untied),
     "stop_gradient": _replace_wiring("stop_gradient", lambda x: x),
 }

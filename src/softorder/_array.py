@@ -56,6 +56,7 @@ class NativeProblem:
         positions: (rows, n) sorted scores, infinities in place, 0 where masked.
         order: (rows, n) item at each position.
         counts: (rows,) number of valid items; None if all are.
+        prefix: What the names of its products in `kernels.native.PRODUCTS` begin with.
         power: Which of `kernels.exponentials` the weights are.
         rebuild: `(scores, scale)` gives the operator of sorted scores in array operations; equal
             ones do the same.
@@ -68,6 +69,7 @@ class NativeProblem:
     positions: Array
     order: Array
     counts: Array | None
+    prefix: str
     power: float
     rebuild: Callable[[Any, Any], Any]
     recompute: Callable[..., Array]
@@ -102,8 +104,6 @@ class Wiring:
         read: `(x, name)` returns the array to compute with for an argument: what a variable holds.
             It refuses an array of unknown shape. None where arguments are arrays as they come.
         stop_gradient: The same values, constant for every derivative.
-        average_gradient: `(x, begins)` gives the same values as x; derivatives are averaged over
-            each run of the last axis, a run ending before the next place that `begins` marks.
         take_along_axis: `(x, index, axis)` as in the standard, other dimensions broadcast.
         add_along_axis: `(x, index, n)` adds the entries of x (..., k, f) up at the places `index`
             (..., k) of zeros (..., n, f), batch dimensions broadcast.
@@ -144,7 +144,6 @@ class Wiring:
     is_on_cpu: Callable[[Array], bool]
     is_recording: Callable[[], bool]
     stop_gradient: Callable[[Array], Array]
-    average_gradient: Callable[[Array, Array], Array]
     take_along_axis: Callable[[Array, Array, int], Array]
     add_along_axis: Callable[[Array, Array, int], Array]
     matmul: Callable[[Array, Array], Array]
@@ -213,7 +212,6 @@ NUMPY = Wiring(
     is_on_cpu=lambda x: True,
     is_recording=lambda: False,
     stop_gradient=lambda x: x,
-    average_gradient=lambda x, begins: x,
     take_along_axis=numpy.take_along_axis,
     add_along_axis=_numpy_add_along_axis,
     matmul=numpy.matmul,

@@ -262,7 +262,7 @@ class NativeProducts:
             problem.order,
             _native.absent(xp.int64) if problem.counts is None else problem.counts,
             kind=kind,
-            prefix=kind[: kind.index("_") + 1] if kind.startswith("neuralsort_") else "",
+            prefix=problem.prefix,
             power=problem.power,
             rebuild=problem.rebuild,
         )

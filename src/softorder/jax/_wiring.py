@@ -61,19 +61,6 @@ def _is_plain(*arrays: Any) -> bool:
     return all(x.dtype in (jnp.float32, jnp.float64) for x in arrays if isinstance(x, Array))
 
 
-def _average_gradient(x: Array, begins: Array) -> Array:
-    run = jnp.cumsum(begins, -1)
-    run = run - run[..., :1]
-    # An exact zero that carries the derivative of x: its mean cannot overflow.
-    zero = (x - jax.lax.stop_gradient(x)).astype(xp.float64)
-    total, size = (
-        _add_along_axis(each[..., None], run, x.shape[-1])[..., 0]
-        for each in (zero, jnp.ones_like(zero))
-    )
-    mean = jnp.take_along_axis(total / jnp.maximum(size, 1), run, -1)
-    return jax.lax.stop_gradient(x) + mean.astype(x.dtype)
-
-
 def _take_along_axis(x: Array, index: Array, axis: int) -> Array:
     return jnp.take_along_axis(x, index, axis, mode="promise_in_bounds")
 
@@ -177,7 +164,6 @@ JAX = Wiring(
     is_on_cpu=_is_on_cpu,
     is_recording=lambda: True,
     stop_gradient=jax.lax.stop_gradient,
-    average_gradient=_average_gradient,
     take_along_axis=_take_along_axis,
     add_along_axis=_add_along_axis,
     matmul=functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST),

@@ -16,6 +16,7 @@ from softorder._array import (
     Wiring,
     any_infinite,
     arange_like,
+    cast,
     count_valid,
     device_of,
     take_along,
@@ -48,6 +49,10 @@ class OfScores(Operator):
 
     def sorted(self) -> Array:
         return self.scores.sorted()
+
+    def _in_common_dtype(self, v: Array) -> Array:
+        dtype, xp = self.scores.dtype, self.wiring.xp
+        return v if v.dtype == dtype else cast(xp, v, xp.result_type(v.dtype, dtype))
 
 
 class Rows(Operator):

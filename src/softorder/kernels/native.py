@@ -150,6 +150,7 @@ class Native(OfScores):
             positions=_rows(xp, cast(xp, scores.plain_positions, dtype), shape),
             order=order,
             counts=counts,
+            prefix=self._prefix,
             power=self._power,
             rebuild=self._rebuild,
             recompute=functools.partial(recompute, self.wiring, self._rebuild, order, counts),

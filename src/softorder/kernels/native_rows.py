@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from softorder._array import Array, cast, take_along
+from softorder._array import Array, take_along
 from softorder.kernels.dense import RowSoftmax
 from softorder.kernels.native import Native
 from softorder.kernels.operator import Operator
@@ -102,10 +102,6 @@ class NativeRows(Native):
     def _portable(self) -> Operator:
         """Return the same in array operations. Not kept: it is made of what may have a gradient."""
         return self._rebuild(self.scores, self.scale)
-
-    def _in_common_dtype(self, v: Array) -> Array:
-        dtype, xp = self.scores.dtype, self.wiring.xp
-        return v if v.dtype == dtype else cast(xp, v, xp.result_type(v.dtype, dtype))
 
     def _are_few(self, rows: Array | None) -> bool:
         """Tell whether to compute these rows alone, if that takes no more memory than a tile."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy
 
-from softorder._array import Array, Wiring, cast, device_of, move_axis, take_along
+from softorder._array import Array, Wiring, device_of, move_axis, take_along
 from softorder.kernels.dense import OfScores, RowSoftmax, bounded_power, extended_product
 from softorder.kernels.exponentials import Exponentials
 from softorder.kernels.scores import FINITE, MASKED, SortedScores
@@ -105,12 +105,6 @@ class Scan(OfScores):
         """Return log Z by position, where Z_i = sum_j exp(-u_ij^p)."""
         sums = Recurrence(self.wiring, self.scores, self.scale, self.kernel)
         return self.wiring.xp.astype(self.wiring.xp.log(sums.normalizers()), self.scores.dtype)
-
-    def _in_common_dtype(self, v: Array) -> Array:
-        dtype = self.scores.dtype
-        if v.dtype == dtype:
-            return v
-        return cast(self.wiring.xp, v, self.wiring.xp.result_type(v.dtype, dtype))
 
     def _scale_like(self, x: Array) -> Any:
         if isinstance(self.scale, float):

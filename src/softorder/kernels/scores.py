@@ -180,7 +180,8 @@ class SortedScores:
         wiring, xp = self.wiring, self.wiring.xp
         finite = xp.where(self.block == FINITE, self._spoiled(), 0.0)
         positions = take_along(wiring, finite, self.order, axis=-1)
-        return wiring.average_gradient(positions, _begins_run(xp, positions, self.position_block))
+        begins = _begins_run(xp, positions, self.position_block)
+        return _average_gradient(wiring, positions, begins)
 
     def _spoiled(self) -> Array:
         """Return the scores with -inf where masked, and NaN in all of a row that has one.
@@ -205,6 +206,29 @@ class SortedScores:
         if self.valid is not None:
             block = xp.where(self.valid, block, MASKED)
         return block, take_along(self.wiring, block, self.order, axis=-1)
+
+
+def _average_gradient(wiring: Wiring, x: Array, begins: Array) -> Array:
+    """Return x; derivatives are averaged over each run of the last axis.
+
+    A run ends before the next place that `begins` marks.
+    """
+    constant = wiring.stop_gradient(x)
+    if constant is x:  # there is no derivative
+        return x
+    xp = wiring.xp
+    run = wiring.cumulative_sum(xp.astype(begins, xp.int64), -1)
+    run = run - run[..., :1]
+    # An exact zero that carries the derivative of x: its mean cannot overflow. In float64 it does
+    # not round either, however many are tied.
+    zero = xp.astype(x - constant, xp.float64)
+    # One after the other: TensorFlow is much slower at adding up pairs.
+    total, size = (
+        wiring.add_along_axis(each[..., None], run, x.shape[-1])[..., 0]
+        for each in (zero, xp.ones_like(zero))
+    )
+    mean = total / xp.where(size == 0, 1.0, size)
+    return constant + xp.astype(wiring.take_along_axis(mean, run, -1), x.dtype)
 
 
 def pick(wiring: Wiring, x: Array, rows: Array | None) -> Array:

@@ -230,19 +230,6 @@ def _matmul(recorded: Any, a: Any, b: Any) -> Any:
 RULES[np.matmul] = jointly(_matmul)
 
 
-def _average_gradient(y: Any, x: Any, begins: Any) -> Any:
-    def pull(g: Any) -> Any:
-        run = np.cumsum(begins, axis=-1)
-        run = run - run[..., :1]
-        # In float64, where no sum of however many that are tied overflows or rounds.
-        pair = np.stack([g.astype(np.float64), np.ones(g.shape)], axis=-1)
-        total = VALUES.add_along_axis(pair, run, g.shape[-1])
-        mean = total[..., 0] / np.maximum(total[..., 1], 1)
-        return np.take_along_axis(mean, run, axis=-1)
-
-    return pull
-
-
 def _add_along_axis(y: Any, x: Any, index: Any, n: int) -> Any:
     return lambda g: take_along(VALUES, g, index[..., None], axis=-2)
 
@@ -273,7 +260,6 @@ def _solve(recorded: Any, matrix: Any, b: Any) -> Any:
     return y, pull
 
 
-average_gradient = by_argument(lambda x, begins: x, _average_gradient)
 add_along_axis = by_argument(VALUES.add_along_axis, _add_along_axis)
 logsumexp = by_argument(VALUES.logsumexp, _logsumexp)
 normal_cdf = by_argument(

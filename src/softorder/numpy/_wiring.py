@@ -40,7 +40,6 @@ RECORDING: Wiring = dataclasses.replace(
     xp=_namespace,
     is_recording=lambda: True,
     stop_gradient=value_of,
-    average_gradient=_rules.average_gradient,
     add_along_axis=_rules.add_along_axis,
     checkpoint=checkpoint,
     is_plain=lambda *arrays: VALUES.is_plain(*map(value_of, arrays)),

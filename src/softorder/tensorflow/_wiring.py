@@ -30,19 +30,6 @@ def _is_concrete(x: Any) -> bool:
     return tf.executing_eagerly() and "CPU" in x.device
 
 
-def _average_gradient(x: Any, begins: Any) -> Any:
-    n = x.shape[-1]
-    run = tf.cumsum(tf.cast(begins, tf.int32), axis=-1)
-    run = run - run[..., :1]
-    # An exact zero that carries the derivative of x: its mean cannot overflow. In float64 it does
-    # not round either, however many are tied.
-    zero = tf.cast(x - tf.stop_gradient(x), tf.float64)
-    # One after the other: TensorFlow is much slower at adding up pairs.
-    total, size = (_add_along_axis(a[..., None], run, n) for a in (zero, tf.ones_like(zero)))
-    mean = (total / tf.maximum(size, 1.0))[..., 0]
-    return tf.stop_gradient(x) + tf.cast(_take_along_axis(mean, run, -1), x.dtype)
-
-
 def _take_along_axis(x: Any, index: Any, axis: int) -> Any:
     axis %= len(x.shape)
     if any(size != 1 for size in index.shape[axis + 1 :]):
@@ -122,7 +109,6 @@ TENSORFLOW = Wiring(
     records_on_tapes=True,
     read=_read,
     stop_gradient=tf.stop_gradient,
-    average_gradient=_average_gradient,
     take_along_axis=_take_along_axis,
     add_along_axis=_add_along_axis,
     matmul=tf.linalg.matmul,

@@ -21,18 +21,6 @@ def _stop_gradient(x: torch.Tensor) -> torch.Tensor:
     return x.detach()
 
 
-def _average_gradient(x: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
-    run = begins.cumsum(-1)
-    run = run - run[..., :1]
-    # An exact zero that carries the derivative of x: its mean cannot overflow. In float64 it does
-    # not round either, however many are tied.
-    zero = (x - x.detach()).double()
-    total = torch.zeros_like(zero).scatter_add(-1, run, zero)
-    size = torch.zeros_like(zero).scatter_add(-1, run, torch.ones_like(zero))
-    mean = (total / size.clamp(min=1)).gather(-1, run)
-    return x.detach() + mean.to(x.dtype)
-
-
 def _take_along_axis(x: torch.Tensor, index: torch.Tensor, axis: int) -> torch.Tensor:
     # torch.take_along_dim would do, but it fixes dynamic shapes when a model is exported.
     axis %= x.ndim
@@ -100,7 +88,6 @@ TORCH = Wiring(
     is_on_cpu=lambda x: x.device.type == "cpu",
     is_recording=torch.is_grad_enabled,
     stop_gradient=_stop_gradient,
-    average_gradient=_average_gradient,
     take_along_axis=_take_along_axis,
     add_along_axis=_add_along_axis,
     matmul=_matmul,
