@@ -12,6 +12,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
+import frameworks
 from softorder_experiments import cli, entry, launch, speed, sweeps
 from softorder_experiments.data import DATASETS
 from softorder_experiments.relaxations import RELAXATIONS
@@ -139,6 +140,9 @@ def test_info_is_the_librarys():
     result = softorder("info")
     assert result.exit_code == 0
     assert "native kernel" in result.output
+    for name in frameworks.NAMES:
+        line = next(line for line in result.output.splitlines() if line.startswith(name))
+        assert ("not installed" in line) == (not frameworks.is_installed(name))
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,11 @@ def describe() -> Iterator[tuple[str, str]]:
     if extension is None:
         yield "native kernel", "not built; reinstall with a C++ compiler to have it"
     else:
-        yield "native kernel", f"built; uses {extension.instruction_set()} instructions here"
-    yield "threads", f"{cpu_threads()} (NumPy arrays; torch's own setting for tensors)"
+        found = (
+            f"built, for NumPy, torch and JAX; uses {extension.instruction_set()} instructions here"
+        )
+        yield "native kernel", found
+    yield "threads", f"{cpu_threads()} (NumPy and JAX; for tensors of torch its own setting)"
     for framework in ("numpy", "torch", "jax", "tensorflow"):
         yield framework, _version(framework)
     for metric, name in ((1.0, '"abs"'), (2.0, '"square"'), (1.5, "other powers, callables")):
@@ -37,7 +40,9 @@ def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+        # What is imported as tensorflow may have been installed as tensorflow-cpu.
+        others = importlib.metadata.packages_distributions().get(package, [])
+        return importlib.metadata.version(others[0]) if others else "not installed"
 
 
 def _chosen(n: int, metric: float) -> str:
