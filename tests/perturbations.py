@@ -223,7 +223,7 @@ OF_JAX = {
 }
 OF_TENSORFLOW = {
     "recurrence": _in_tensorflow("beside", _then(_scaled)),
-    "recurrence_gradient": _after_importing("softorder.tensorflow._scan", "by_item", _scaled),
+    "recurrence_gradient": _after_importing("softorder.tensorflow._scan", "gap_gradient", _scaled),
     "scan": _in_tensorflow("scan", _then(_scaled)),
     "scan_gradient": _after_importing("softorder.tensorflow._scan", "_scan_gradient", _scaled_gate),
     "logsumexp": _in_tensorflow("cumulative_logsumexp", _then(_scaled)),

@@ -27,7 +27,14 @@ import softorder.torch._autograd
 from forks import in_fresh_process, is_true_in_a_forked_child, needs_fork
 from softorder.kernels import choice, native, tiled
 from softorder.kernels.exponentials import GAUSSIAN, LAPLACE
-from softorder.kernels.scan import by_item, chunked_scan, chunked_sums_beside, sums_beside
+from softorder.kernels.scan import (
+    chunked_scan,
+    chunked_sums_beside,
+    gap_gradient,
+    gates,
+    gates_by_step,
+    sums_beside,
+)
 from tolerances import FINITE_DIFFERENCES, as_numpy, assert_close, gradcheck, gradgradcheck
 
 needs_native = pytest.mark.skipif(not native.is_built(), reason="no native kernel")
@@ -1391,18 +1398,31 @@ def test_the_chunked_scan_is_the_plain_loop(kind):
             np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-13)
 
 
-def test_chunked_sums_beside_are_those_of_two_scans():
+@pytest.mark.parametrize("kernel", [LAPLACE, GAUSSIAN], ids=["abs", "square"])
+def test_chunked_sums_beside_are_those_of_two_scans(kernel):
     rng = np.random.default_rng(0)
+    scan = functools.partial(chunked_scan, np)
     for n in [*range(41), 255, 256, 257, 1000]:
-        gate, w = rng.uniform(0, 1, (2, n)), rng.normal(size=(2, 3, n))
-        sums, before, beyond = chunked_sums_beside(np, gate, w)
-        expected = sums_beside(functools.partial(chunked_scan, np), np, gate, w)
-        np.testing.assert_allclose(sums, expected, rtol=1e-13, atol=1e-13)
-        left = chunked_scan(np, gate, w)
-        before, beyond = (by_item(np, x, n) for x in (before, beyond))
-        np.testing.assert_allclose(before[..., 1:], left[..., :-1], rtol=1e-13, atol=1e-13)
-        right = w + expected - gate[:, None, :] * before
-        np.testing.assert_allclose(beyond, right, rtol=1e-13, atol=1e-13)
+        gap, cut = rng.exponential(0.2, (2, n)), rng.random((2, n)) < 0.1
+        w, g = rng.normal(size=(2, 2, 3, n))
+        gate, steps = gates(np, kernel, gap, cut), gates_by_step(np, kernel, gap, cut)
+        sums, of_w = chunked_sums_beside(np, kernel, steps, w)
+        expected = sums_beside(scan, np, kernel, gate, w)
+        np.testing.assert_allclose(sums, expected, rtol=0, atol=1e-11)
+        to_w, of_g = chunked_sums_beside(np, kernel, steps, g)
+        to_gap = gap_gradient(np, kernel, steps, of_w, of_g, n)
+        assert to_gap.shape == (2, n)
+        assert (to_gap[cut] == 0).all()
+        # The derivative along a direction, which a gap that cuts does not take.
+        step, along = 1e-6, np.where(cut, 0.0, rng.random((2, n)))
+        ends = [
+            sums_beside(scan, np, kernel, gates(np, kernel, gap + sign * step * along, cut), w)
+            for sign in (1, -1)
+        ]
+        slope = np.sum(g * (ends[0] - ends[1])) / (2 * step)
+        assert np.sum(to_gap * along) == pytest.approx(slope, rel=1e-6, abs=1e-6)
+        # The weights are symmetric.
+        assert np.sum(to_w * w) == pytest.approx(np.sum(g * sums), rel=1e-9, abs=1e-9)
 
 
 INSTRUCTION_SETS = """

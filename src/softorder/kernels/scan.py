@@ -7,16 +7,16 @@ Everything here is made of one recurrence, whose derivatives are recurrences of 
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
 
-from softorder._array import Array, Wiring, device_of, move_axis, take_along
+from softorder._array import Array, Wiring, cast, device_of, move_axis, take_along
 from softorder.kernels.dense import OfScores, RowSoftmax, bounded_power, extended_product
 from softorder.kernels.exponentials import Exponentials
 from softorder.kernels.scores import FINITE, MASKED, SortedScores
@@ -122,7 +122,7 @@ class Recurrence:
     def __init__(
         self, wiring: Wiring, scores: SortedScores, scale: Any, kernel: Exponentials
     ) -> None:
-        """Compute the gates between neighbouring positions."""
+        """Compute the gaps between neighbouring positions, and the gates that they make."""
         self.wiring = wiring
         self.kernel = kernel
         xp = wiring.xp
@@ -131,12 +131,10 @@ class Recurrence:
             scale = xp.astype(scale, xp.float64)
         gap = (shift(xp, x, x[..., :1]) - x) / scale
         block = scores.position_block
-        cut = (gap > kernel.reach) | (block != shift(xp, block, block[..., :1] + 1))
+        self.cut = (gap > kernel.reach) | (block != shift(xp, block, block[..., :1] + 1))
         # A gradient through a weight of zero would be zero times infinity.
-        self.gap = xp.where(cut, 0.0, gap)
-        self.decays = self._column(kernel.decays, x)
-        gate = xp.exp(-self.decays * self._spread_over_terms(self.gap))
-        self.gate = xp.where(cut[..., None, :], xp.zeros_like(gate), gate)
+        self.gap = xp.where(self.cut, 0.0, gap)
+        self.gate = None if wiring.beside else gates(xp, kernel, self.gap, self.cut)
         # Exactly 0, unless a NaN spoils the row.
         self.spoiled = 0.0 * x
 
@@ -147,10 +145,12 @@ class Recurrence:
 
     def _sums(self, w: Array) -> Array:
         """Return K w for w (..., c, n) in float64."""
-        beside = self.wiring.beside or functools.partial(sums_beside, self._scan, self.wiring.xp)
-        terms = beside(self.gate, self._spread_over_terms(w, axis=-3))
+        if self.wiring.beside is not None:
+            sums = self.wiring.beside(self.kernel, self.gap, self.cut, w)
+        else:
+            sums = sums_beside(self._scan, self.wiring.xp, self.kernel, self.gate, w)
         # The weight of an item for itself is 1.
-        return self._real_sum(terms) + w + self.spoiled[..., None, :]
+        return sums + w + self.spoiled[..., None, :]
 
     def normalizers(self) -> Array:
         """Return Z = K 1, (..., n)."""
@@ -188,14 +188,16 @@ class Recurrence:
                 moment = self._scan_one(gate, gate * entering)
             sides.append(xp.flip(moment, axis=-1) if flip else moment)
         left, right = sides
-        return self._real_sum((left + right)[..., None, :])[..., 0, :] + self.spoiled
+        weighted = _column(xp, self.kernel, self.kernel.weights, left) * (left + right)
+        return _real_sum(xp, self.kernel, weighted, axis=-2) + self.spoiled
 
     def _directions(self) -> list[tuple[Array, Array, bool]]:
         """Return gates and gaps as a scan from the left meets them, and one from the right."""
         xp = self.wiring.xp
-        gap = self._spread_over_terms(self.gap)
-        backwards = [shift(xp, xp.flip(a, axis=-1)) for a in (self.gate, gap)]
-        return [(self.gate, gap, False), (*backwards, True)]
+        gate = gates(xp, self.kernel, self.gap, self.cut) if self.gate is None else self.gate
+        gap = cast(xp, self.gap[..., None, :], gate.dtype)
+        backwards = [shift(xp, xp.flip(a, axis=-1)) for a in (gate, gap)]
+        return [(gate, gap, False), (*backwards, True)]
 
     def _scan(self, gate: Array, v: Array) -> Array:
         scan = self.wiring.scan
@@ -207,45 +209,49 @@ class Recurrence:
     def _ones(self) -> Array:
         return self.wiring.xp.ones_like(self.gap)
 
-    def _column(self, numbers: list[complex], like: Array) -> Array:
-        """Return one number for each term, (m, 1); real where all terms are."""
-        xp = self.wiring.xp
-        real = self.kernel.is_real
-        values = [[number.real if real else number] for number in numbers]
-        dtype = xp.float64 if real else xp.complex128
-        return xp.asarray(values, dtype=dtype, device=device_of(like))
 
-    def _spread_over_terms(self, x: Array, axis: int = -2) -> Array:
-        """Return x with a dimension for the terms, in their dtype."""
-        return self.wiring.xp.astype(
-            self.wiring.xp.expand_dims(x, axis=axis), self.decays.dtype, copy=False
-        )
-
-    def _real_sum(self, x: Array) -> Array:
-        """Return Re sum_m weight_m x_m for x (..., m, c, n)."""
-        xp = self.wiring.xp
-        if self.kernel.is_real:
-            return self.kernel.weights[0].real * xp.squeeze(x, axis=-3)
-        return xp.sum(xp.real(self._column(self.kernel.weights, x)[..., None] * x), axis=-3)
+def gates(xp: Any, kernel: Exponentials, gap: Array, cut: Array) -> Array:
+    """Return what is left of each term across gaps (..., n), as (..., m, n); 0 where they cut."""
+    decays = _column(xp, kernel, kernel.decays, gap)
+    gate = xp.exp(-decays * cast(xp, gap[..., None, :], decays.dtype))
+    return xp.where(cut[..., None, :], xp.zeros_like(gate), gate)
 
 
-def sums_beside(scan: Callable[[Array, Array], Array], xp: Any, gate: Array, w: Array) -> Array:
-    """Return the sums over all items to the left and to the right, by two scans.
+def _column(xp: Any, kernel: Exponentials, numbers: Sequence[complex], like: Array) -> Array:
+    """Return one number for each term, (m, 1); real where all terms are."""
+    values = [[number.real if kernel.is_real else number] for number in numbers]
+    dtype = xp.float64 if kernel.is_real else xp.complex128
+    return xp.asarray(values, dtype=dtype, device=device_of(like))
 
-    An item's weight is the product of the gates on the way to it. Batch dimensions broadcast.
+
+def _real_sum(xp: Any, kernel: Exponentials, x: Array, axis: int) -> Array:
+    """Return the real part of the sum over all terms."""
+    return xp.squeeze(x, axis=axis) if kernel.is_real else xp.real(xp.sum(x, axis=axis))
+
+
+def sums_beside(
+    scan: Callable[[Array, Array], Array], xp: Any, kernel: Exponentials, gate: Array, w: Array
+) -> Array:
+    """Return the sums over all items to the left and to the right, (..., c, n), by two scans.
+
+    The weight of an item is that of the kernel for the gaps on the way to it. Batch dimensions
+    broadcast.
 
     Args:
         scan: As `chunked_scan` of these arrays.
         xp: The array namespace.
-        gate: (..., n), between each position and the one before.
-        w: (..., c, n).
+        kernel: The sum of exponentials.
+        gate: (..., m, n), between each position and the one before: see `gates`.
+        w: (..., c, n), real.
     """
+    weights = _column(xp, kernel, kernel.weights, w)[..., None]
+    w = weights * cast(xp, w[..., None, :, :], gate.dtype)
     batch = numpy.broadcast_shapes(tuple(gate.shape[:-1]), tuple(w.shape[:-2]))
     w = xp.broadcast_to(w, (*batch, *w.shape[-2:]))
     gate = xp.broadcast_to(gate, (*batch, gate.shape[-1]))
-    gates = xp.stack([gate, shift(xp, xp.flip(gate, axis=-1))])
-    sides = gates[..., None, :] * shift(xp, scan(gates, xp.stack([w, xp.flip(w, axis=-1)])))
-    return sides[0, ...] + xp.flip(sides[1, ...], axis=-1)
+    both = xp.stack([gate, shift(xp, xp.flip(gate, axis=-1))])
+    sides = both[..., None, :] * shift(xp, scan(both, xp.stack([w, xp.flip(w, axis=-1)])))
+    return _real_sum(xp, kernel, sides[0, ...] + xp.flip(sides[1, ...], axis=-1), axis=-3)
 
 
 def shift(xp: Any, x: Array, first: Array | None = None) -> Array:
@@ -314,70 +320,109 @@ def chunked_scan(xp: Any, gate: Array, v: Array) -> Array:
     return whole if chunks * length == n else whole[..., :n]
 
 
-def chunked_sums_beside(xp: Any, gate: Array, w: Array) -> tuple[Array, Array, Array]:
-    """Return what `sums_beside` does, from one pass over the chunks in each direction.
+@dataclass(frozen=True, eq=False)
+class Flows:
+    """What all items send past each position, by step (`_by_step`): (..., m, c, chunks).
 
-    With L the sums from the left and R those from the right, each with the item itself, it also
-    returns L_{i-1} and R_i, which its derivative is made of, by step (`_steps_first`).
+    Attributes:
+        left: The sum over the items up to here, this one included, as much as arrives of it.
+        right: That over the items from here on.
+    """
+
+    left: Sequence[Array]
+    right: Sequence[Array]
+
+
+def gates_by_step(xp: Any, kernel: Exponentials, gap: Array, cut: Array) -> list[Array]:
+    """Return `gates` by step, each (..., m, 1, chunks)."""
+    steps = zip(_by_step(xp, gap), _by_step(xp, cut), strict=True)
+    return [gates(xp, kernel, *step)[..., None, :] for step in steps]
+
+
+def chunked_sums_beside(
+    xp: Any, kernel: Exponentials, steps: Sequence[Array], w: Array
+) -> tuple[Array, Flows]:
+    """Return what `sums_beside` does, and the flows that its derivative is made of.
+
+    In the order of steps from beginning to end: only what is real and has no terms is brought
+    into that order, and back.
 
     Args:
         xp: The array namespace.
-        gate: (..., n).
-        w: (..., c, n), of the same batch.
+        kernel: The sum of exponentials.
+        steps: `gates_by_step`.
+        w: (..., c, n), real, of the same batch.
     """
-    n = w.shape[-1]
-    length = max(1, min(n, _CHUNK))
-    chunks = -(-n // length)
-    gates = xp.unstack(_steps_first(xp, gate[..., None, :], chunks, length))
-    items = xp.unstack(_steps_first(xp, w, chunks, length))
-    arriving = [a * x for a, x in zip(gates, items, strict=True)]
-    before, after = _flows(xp, gates, items, arriving)
-    sums = [a * left + right for a, left, right in zip(gates, before, after, strict=True)]
-    beyond = [x + right for x, right in zip(items, after, strict=True)]
-    return _steps_last(xp, sums, n), xp.stack(before), xp.stack(beyond)
+    weights = _column(xp, kernel, kernel.weights, w)[..., None]
+    items = [weights * cast(xp, x[..., None, :, :], weights.dtype) for x in _by_step(xp, w)]
+    # The gate to the next position: that of the last step is the first of the next chunk.
+    first = steps[0]
+    onward = [*steps[1:], xp.concat([first[..., 1:], xp.zeros_like(first[..., :1])], axis=-1)]
+
+    def carry(gate: Array, leaving: Array) -> Array:
+        return shift(xp, chunked_scan(xp, gate[..., 0, :], leaving))
+
+    def carry_back(gate: Array, leaving: Array) -> Array:
+        gate, leaving = xp.flip(gate, axis=-1), xp.flip(leaving, axis=-1)
+        return xp.flip(carry(gate, leaving), axis=-1)
+
+    left = _flow(steps, items, carry)
+    right = _flow(onward[::-1], items[::-1], carry_back)[::-1]
+    sums = [_real_sum(xp, kernel, a + b, axis=-3) for a, b in zip(left, right, strict=True)]
+    # Both sides have the item itself.
+    own = 2 * sum(weight.real for weight in kernel.weights)
+    return _by_item(xp, sums, w.shape[-1]) - own * w, Flows(left, right)
 
 
-def by_item(xp: Any, x: Array, n: int) -> Array:
-    """Return what lies by step (`_steps_first`) by item again, (..., n)."""
-    return _steps_last(xp, xp.unstack(x), n)
+def gap_gradient(
+    xp: Any, kernel: Exponentials, steps: Sequence[Array], of_w: Flows, of_g: Flows, n: int
+) -> Array:
+    """Return the gradient of sum(g * sums) in the gaps, (..., n).
 
-
-def _flows(
-    xp: Any, gates: Sequence[Array], left: Sequence[Array], right: Sequence[Array]
-) -> tuple[list[Array], list[Array]]:
-    """Return L_{i-1} and G_{i+1} by step, where L_i = l_i + a_i L_{i-1}, G_i = r_i + a_i G_{i+1}.
-
-    All chunks take a step at once. What leaves them flows on by the same function.
+    A gap stands between all that is before it and all from there on, in both directions.
     """
-    *states, leaving = _states(gates, left)
-    *states_back, leaving_back = _states(gates[::-1], right[::-1])
-    *products, whole = itertools.accumulate(gates, operator.mul)
-    *products_back, _ = itertools.accumulate(gates[::-1], operator.mul)
-    chunks = whole.shape[-1]
-    if chunks <= 1:
-        entering, entering_back = xp.zeros_like(leaving), xp.zeros_like(leaving_back)
-    else:
-        length = min(chunks, _CHUNK)
-        again = [
-            xp.unstack(_steps_first(xp, x, -(-chunks // length), length))
-            for x in (whole, leaving, leaving_back)
-        ]
-        entering, entering_back = (_steps_last(xp, x, chunks) for x in _flows(xp, *again))
-    before = [s + p * entering for s, p in zip(states, products, strict=True)]
-    after = [s + p * entering_back for s, p in zip(states_back, products_back, strict=True)]
-    return [entering, *before], [*after[::-1], entering_back]
+    # Both flows have the weights, which count once.
+    ratios = [-d / w for d, w in zip(kernel.decays, kernel.weights, strict=True)]
+    factor = _column(xp, kernel, ratios, steps[0])[..., None]
+
+    def before(left: Sequence[Array]) -> list[Array]:
+        return [shift(xp, left[-1]), *left[:-1]]
+
+    sides = zip(steps, before(of_w.left), of_g.right, before(of_g.left), of_w.right, strict=True)
+    passed = [
+        _real_sum(xp, kernel, factor * gate * xp.sum(a * b + c * d, axis=-2, keepdims=True), -3)
+        for gate, a, b, c, d in sides
+    ]
+    return _by_item(xp, passed, n)[..., 0, :]
 
 
-def _states(gates: Sequence[Array], entering: Sequence[Array]) -> list[Array]:
-    """Return F with F_i = x_i + a_i F_{i-1}, step by step."""
-    states = [entering[0]]
-    for a, x in zip(gates[1:], entering[1:], strict=True):
+def _flow(
+    steps: Sequence[Array], items: Sequence[Array], carry: Callable[[Array, Array], Array]
+) -> list[Array]:
+    """Return F with F_i = x_i + a_i F_{i-1} by step; all chunks take a step at once.
+
+    Args:
+        steps: The gates a.
+        items: The items x.
+        carry: Given the product of each chunk's gates and what leaves it, what enters the chunks.
+    """
+    states = [items[0]]
+    for a, x in zip(steps[1:], items[1:], strict=True):
         states.append(x + a * states[-1])
-    return states
+    products = list(itertools.accumulate(steps, operator.mul))
+    entering = carry(products[-1], states[-1])
+    return [state + product * entering for state, product in zip(states, products, strict=True)]
 
 
-def _steps_last(xp: Any, steps: Sequence[Array], n: int) -> Array:
-    """Return what is given by step, each (..., chunks), as (..., n)."""
+def _by_step(xp: Any, x: Array) -> Sequence[Array]:
+    """Return x (..., n), cut into chunks, as one array (..., chunks) for each place in them."""
+    n = x.shape[-1]
+    length = max(1, min(n, _CHUNK))
+    return xp.unstack(_cut(xp, x, -(-n // length), length))
+
+
+def _by_item(xp: Any, steps: Sequence[Array], n: int) -> Array:
+    """Return what is given by step as (..., n) again."""
     x = move_axis(xp, xp.stack(steps), 0, -1)
     x = xp.reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1]))
     return x if x.shape[-1] == n else x[..., :n]
@@ -385,12 +430,15 @@ def _steps_last(xp: Any, steps: Sequence[Array], n: int) -> Array:
 
 def _steps_first(xp: Any, x: Array, chunks: int, length: int) -> Array:
     """Return x (..., n) as (length, ..., chunks): what all chunks do at once lies together."""
+    # So that torch puts it into this order in memory: twice as fast.
+    return xp.stack([_cut(xp, x, chunks, length)])[0, ...]
+
+
+def _cut(xp: Any, x: Array, chunks: int, length: int) -> Array:
     padding = chunks * length - x.shape[-1]
     if padding:
         x = xp.concat([x, xp.zeros_like(x[..., :padding])], axis=-1)
-    x = move_axis(xp, xp.reshape(x, (*x.shape[:-1], chunks, length)), -1, 0)
-    # So that torch puts it into this order in memory: twice as fast.
-    return xp.stack([x])[0, ...]
+    return move_axis(xp, xp.reshape(x, (*x.shape[:-1], chunks, length)), -1, 0)
 
 
 def _steps(xp: Any, v: Array, gate: Array) -> tuple[Array, Array]:

@@ -13,10 +13,13 @@ from typing import Any
 import numpy
 import tensorflow as tf
 
+from softorder.kernels.exponentials import Exponentials
 from softorder.kernels.scan import (
-    by_item,
     chunked_scan,
     chunked_sums_beside,
+    gap_gradient,
+    gates,
+    gates_by_step,
     shift,
     sums_beside,
 )
@@ -49,30 +52,31 @@ def _scan_gradient(gate: Any, f: Any, g: Any) -> tuple[Any, Any]:
     return xp.sum(to_v * _conjugate(shift(xp, f)), axis=-2), to_v
 
 
-def beside(gate: Any, w: Any) -> Any:
-    """Return `kernels.scan.sums_beside`."""
-    batch = numpy.broadcast_shapes(tuple(gate.shape[:-1]), tuple(w.shape[:-2]))
-    gate = tf.broadcast_to(gate, (*batch, gate.shape[-1]))
-    return _beside(gate, tf.broadcast_to(w, (*batch, *w.shape[-2:])))
+def beside(kernel: Exponentials, gap: Any, cut: Any, w: Any) -> Any:
+    """Return `kernels.scan.sums_beside` of the gates that gaps (..., n) make, for w (..., c, n)."""
+    batch = numpy.broadcast_shapes(tuple(gap.shape[:-1]), tuple(w.shape[:-2]))
+    gap, cut = (tf.broadcast_to(x, (*batch, x.shape[-1])) for x in (gap, cut))
+    w = tf.broadcast_to(w, (*batch, *w.shape[-2:]))
 
+    @tf.custom_gradient
+    def sums(gap: Any, w: Any) -> tuple[Any, Callable[[Any], Any]]:
+        steps = gates_by_step(xp, kernel, tf.stop_gradient(gap), cut)
+        y, of_w = chunked_sums_beside(xp, kernel, steps, tf.stop_gradient(w))
 
-@tf.custom_gradient
-def _beside(gate: Any, w: Any) -> tuple[Any, Callable[[Any], Any]]:
-    y, before, beyond = chunked_sums_beside(xp, tf.stop_gradient(gate), tf.stop_gradient(w))
+        def to_inputs(gap: Any, w: Any, g: Any) -> tuple[Any, Any]:
+            # The weights are symmetric.
+            to_w, of_g = chunked_sums_beside(xp, kernel, steps, g)
+            return gap_gradient(xp, kernel, steps, of_w, of_g, gap.shape[-1]), to_w
 
-    def to_inputs(gate: Any, w: Any, g: Any) -> tuple[Any, Any]:
-        # The weights are symmetric. A gate passes on what is before it to all that is beyond.
-        to_w, g_before, g_beyond = chunked_sums_beside(xp, _conjugate(gate), g)
-        passed = _conjugate(before) * g_beyond + _conjugate(beyond) * g_before
-        return by_item(xp, xp.sum(passed, axis=-2), gate.shape[-1]), to_w
+        def to_inputs_by_scans(gap: Any, w: Any, g: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch((gap, w))
+                again = sums_beside(scan, xp, kernel, gates(xp, kernel, gap, cut), w)
+            return tape.gradient(again, (gap, w), g)
 
-    def to_inputs_by_scans(gate: Any, w: Any, g: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch((gate, w))
-            again = sums_beside(scan, xp, gate, w)
-        return tape.gradient(again, (gate, w), g)
+        return y, lambda g: _with_derivative(to_inputs, to_inputs_by_scans)(gap, w, g)
 
-    return y, lambda g: _with_derivative(to_inputs, to_inputs_by_scans)(gate, w, g)
+    return sums(gap, w)
 
 
 def _with_derivative(values: Callable[..., Any], differentiable: Callable[..., Any]) -> Any:
