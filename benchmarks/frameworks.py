@@ -1,6 +1,6 @@
 """The same soft sort in torch, JAX and TensorFlow, in one process, in turns.
 
-    python -m benchmarks.frameworks     # appends a line to benchmarks/results/frameworks.jsonl
+    python -m benchmarks.frameworks     # appends a line to results/frameworks/ratios.jsonl
 
 Forward and backward of `softorder.sort`, float32, under `jax.jit` and `tf.function`; the best of
 several calls in turns, and how many times torch's that is. Each framework's gradient is compared
@@ -29,7 +29,7 @@ import torch
 
 import softorder as so
 
-RESULTS = Path(__file__).parent / "results" / "frameworks.jsonl"
+RESULTS = Path(__file__).parent / "results" / "frameworks" / "ratios.jsonl"
 SHAPES = ((20, 4000), (1, 10**6))
 TAU = {"abs": 0.1, "square": 0.03}
 ROUNDS = 7
