@@ -24,7 +24,7 @@ from torch.func import hessian, jacfwd, jacrev, jvp, vmap
 import oracles
 import softorder as so
 import softorder.torch._autograd
-from forks import in_fresh_process, is_true_in_a_forked_child, needs_fork
+from forks import is_true_in_a_forked_child, needs_fork, passes_in_a_fresh_process
 from softorder.kernels import choice, native, tiled
 from softorder.kernels.exponentials import GAUSSIAN, LAPLACE
 from softorder.kernels.scan import (
@@ -1071,7 +1071,7 @@ def _a_forked_child_sorts_alike():
 @needs_native
 @needs_fork
 def test_a_forked_child_gives_the_right_answer():
-    in_fresh_process(_a_forked_child_sorts_alike)
+    assert passes_in_a_fresh_process(_a_forked_child_sorts_alike)
 
 
 def _sort_in_child(queue, x, tau):
@@ -1100,7 +1100,7 @@ def _a_forked_worker_has_the_same_gradients():
 
 @needs_fork
 def test_a_forked_worker_computes_gradients():
-    in_fresh_process(_a_forked_worker_has_the_same_gradients)
+    assert passes_in_a_fresh_process(_a_forked_worker_has_the_same_gradients)
 
 
 def test_eight_threads_at_once():

@@ -18,7 +18,7 @@ from torch.func import hessian, jacfwd, jacrev, jvp, vmap
 import operator_oracles as oracles
 import softorder as so
 import strategies as our
-from forks import in_fresh_process, is_true_in_a_forked_child, needs_fork
+from forks import is_true_in_a_forked_child, needs_fork, passes_in_a_fresh_process
 from softorder.kernels import choice, native, native_rows, tiled
 from softorder.relaxations.base import PermutationRelaxation
 from tolerances import GRADIENTS, VALUES, as_numpy, assert_close, gradcheck, gradgradcheck
@@ -660,7 +660,7 @@ def _a_forked_child_sorts_alike():
 @needs_native
 @needs_fork
 def test_a_forked_child_gives_the_right_answer():
-    in_fresh_process(_a_forked_child_sorts_alike)
+    assert passes_in_a_fresh_process(_a_forked_child_sorts_alike)
 
 
 @needs_native
