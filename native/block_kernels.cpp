@@ -318,12 +318,19 @@ struct Bank {
         }
         for (int c = 0; c < channels(); ++c) set(c, Kernel::pass(gate, state(c)));
     }
-    // sum_j E_ij (s_i . p_j + p_i . s_j - q_i - q_j), before the real part is taken.
-    State pair(const double* w) const {
+    // sum_j E_ij (s_i . p_j - q_i), before the real part is taken: what row i has.
+    State of_position(const double* w) const {
         const int f = features();
-        const double *p = w, *s = w + f + 1;
-        State all = -s[f] * state(f) - state(2 * f + 1);
-        for (int c = 0; c < f; ++c) all = all + s[c] * state(c) + p[c] * state(f + 1 + c);
+        const double* s = w + f + 1;
+        State all = -s[f] * state(f);
+        for (int c = 0; c < f; ++c) all = all + s[c] * state(c);
+        return all;
+    }
+    // sum_j E_ij (p_i . s_j - q_j): what column i has.
+    State of_item(const double* p) const {
+        const int f = features();
+        State all = -1.0 * state(2 * f + 1);
+        for (int c = 0; c < f; ++c) all = all + p[c] * state(f + 1 + c);
         return all;
     }
     // sum_j E_ij u_ij (s_i . p_j - q_i).
@@ -340,7 +347,9 @@ template <class Kernel, int Features, bool Moments>
 SOFTORDER_KERNEL
 double differentiate_channels(const Kernel& kernel, const double* gate, const double* gap,
                               int64_t length, const double* input, int features, double* left,
-                              double* right, double* spread, double* force) {
+                              double* right, double* spread, double* force,
+                              double* of_position) {
+    typedef typename Kernel::State State;
     constexpr int width = Kernel::width;
     const int f = Features ? Features : features, channels = 2 * f + 2;
     double moment_up = 0, moment_down = 0;
@@ -348,7 +357,9 @@ double differentiate_channels(const Kernel& kernel, const double* gate, const do
     const auto up = [&](int64_t i, auto first) {
         const double* w = input + i * channels;
         from_left.pass(gate + i * width, gap[i]);
-        put_or_add(force[i], kernel.slope(from_left.pair(w)), first);
+        const State own_row = from_left.of_position(w);
+        put_or_add(force[i], kernel.slope(own_row + from_left.of_item(w)), first);
+        if (of_position) put_or_add(of_position[i], kernel.slope(own_row), first);
         for (int c = 0; c < f; ++c) {
             put_or_add(spread[i * f + c], kernel.value(from_left.state(f + 1 + c)), first);
         }
@@ -360,7 +371,9 @@ double differentiate_channels(const Kernel& kernel, const double* gate, const do
     const auto down = [&](int64_t i, auto first) {
         const double* w = input + i * channels;
         from_right.pass(gate_above, gap_above);
-        put_or_add(force[i], -kernel.slope(from_right.pair(w)), first);
+        const State own_row = from_right.of_position(w);
+        put_or_add(force[i], -kernel.slope(own_row + from_right.of_item(w)), first);
+        if (of_position) put_or_add(of_position[i], -kernel.slope(own_row), first);
         for (int c = 0; c < f; ++c) {
             const double own = w[f + 1 + c];
             put_or_add(spread[i * f + c], own + kernel.value(from_right.state(f + 1 + c)), first);
@@ -377,13 +390,13 @@ double differentiate_channels(const Kernel& kernel, const double* gate, const do
 template <class Kernel>
 double differentiate(const Terms& terms, const double* gate, const double* gap, int64_t length,
                      const double* input, int features, bool with_moment, double* left,
-                     double* right, double* spread, double* force) {
+                     double* right, double* spread, double* force, double* of_position) {
     const Kernel kernel(terms);
     const auto run = features == 1 ? (with_moment ? differentiate_channels<Kernel, 1, true>
                                                   : differentiate_channels<Kernel, 1, false>)
                                    : (with_moment ? differentiate_channels<Kernel, 0, true>
                                                   : differentiate_channels<Kernel, 0, false>);
-    return run(kernel, gate, gap, length, input, features, left, right, spread, force);
+    return run(kernel, gate, gap, length, input, features, left, right, spread, force, of_position);
 }
 
 template <class Kernel>

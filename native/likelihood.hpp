@@ -31,10 +31,21 @@ struct SoftSortCost {
     double inverse_scale;
     bool is_square;
 
-    SoftSortCost(const Rows<Float>& rows, const Float* sorted, int64_t, double scale)
+    std::vector<double> tie_slope;  // of |x_i - x_j| between ties; empty if there are none
+
+    SoftSortCost(const Rows<Float>& rows, const Float* sorted, int64_t length, double scale)
         : x(sorted),
           inverse_scale(std::min(1 / scale, std::numeric_limits<double>::max())),
-          is_square(rows.terms.count > 1) {}
+          is_square(rows.terms.count > 1) {
+        if (is_square) return;
+        for_each_tie(x, 0, length, [&](int64_t first, int64_t last) {
+            tie_slope.resize(static_cast<size_t>(length));
+            const double others = static_cast<double>(last - first - 1);
+            for (int64_t i = first; i < last; ++i) {
+                tie_slope[i] = imbalance(last - first, i - first) / others;
+            }
+        });
+    }
 
     double difference(int64_t i, int64_t j) const {
         return (static_cast<double>(x[i]) - static_cast<double>(x[j])) * inverse_scale;
@@ -48,14 +59,21 @@ struct SoftSortCost {
         const double u = std::min(std::fabs(difference(i, j)), bound());
         return is_square ? u * u : u;
     }
-    void differentiate(int64_t i, int64_t j, double g, double* force) const {
-        const double u = difference(i, j);
-        if (u == 0 || !(std::fabs(u) < bound())) return;
-        const double slope = g * inverse_scale * (is_square ? 2 * u : std::copysign(1.0, u));
-        force[i] += slope;
-        force[j] -= slope;
+    double slope(int64_t i, double u) const {
+        if (is_square) return 2 * u;
+        if (u != 0) return std::copysign(1.0, u);
+        return tie_slope.empty() ? 0.0 : tie_slope[i];
     }
-    void finish(double*) const {}
+    void differentiate(int64_t i, int64_t j, double g, double* of_positions, double* of_items) const {
+        const double u = difference(i, j);
+        if (!(std::fabs(u) < bound())) return;
+        const double force = g * inverse_scale * slope(i, u);
+        of_positions[i] += force;
+        of_items[j] -= force;
+    }
+    void finish(double* of_positions, int64_t length, double*) const {
+        average_ties(x, 0, length, of_positions);
+    }
     // By the scale, the derivative of a cost is minus this many times cost / scale.
     double power() const { return is_square ? 2 : 1; }
 };
@@ -86,7 +104,8 @@ struct NeuralSortCost {
         const double cost = (2 * (sums[j] - sums[i]) + step) * inverse_scale;
         return std::min(cost, 0.5 * static_cast<double>(std::numeric_limits<Float>::max()));
     }
-    void differentiate(int64_t i, int64_t j, double g, double* force) {
+    // A position enters by its number alone.
+    void differentiate(int64_t i, int64_t j, double g, double*, double* force) {
         const double share = g * inverse_scale, step = static_cast<double>(2 * i + 1) * share;
         by_sums[j] += 2 * share;
         by_sums[i] -= 2 * share;
@@ -94,7 +113,8 @@ struct NeuralSortCost {
         force[i] -= step;
     }
     // From the sums to the scores that they are made of.
-    void finish(double* force) const {
+    void finish(double*, int64_t, double* force) const {
+        remove_tied_distances(x, n, [&](int64_t i) { return 0.5 * by_sums[i]; }, force);
         double later = 0;
         for (int64_t k = n - 1; k > 0; --k) {
             later += by_sums[k];
@@ -155,8 +175,7 @@ void cost(const Rows<Float>& rows, const Permutations& permutations, Float* out)
     for_each_permutation(rows, permutations, one);
 }
 
-// Adds the derivatives of sum(g * cost) for g (rows, n), of which a group of ties shares its own.
-// An infinite cost is constant.
+// Adds the derivatives of sum(g * cost) for g (rows, n). An infinite cost is constant.
 template <class Float, class Cost>
 void cost_backward(const Rows<Float>& rows, const Permutations& permutations, const Float* g,
                    const Gradients<Float>& to) {
@@ -172,22 +191,22 @@ void cost_backward(const Rows<Float>& rows, const Permutations& permutations, co
             const int64_t begin = run.begin, length = run.end - begin;
             const Float* sorted = rows.sorted + row * n + begin;
             Cost of(rows, sorted, length, scale);
-            std::vector<double> force(static_cast<size_t>(length));
+            std::vector<double> positions(static_cast<size_t>(length)), items(positions);
             double total = 0;
             for (int64_t i = 0; i < length; ++i) {
                 const int64_t j = place(begin + i) - begin;
                 const double share = static_cast<double>(g[row * n + begin + i]);
                 if (!holds(run, begin + j)) continue;
                 if (to.scale) total += share * of(i, j);
-                of.differentiate(i, j, share, force.data());
+                of.differentiate(i, j, share, positions.data(), items.data());
             }
             if (to.scale) to.scale[row] -= of.power() * total / scale;
             if (!to.scores) continue;
-            of.finish(force.data());
-            std::vector<Float> mean(static_cast<size_t>(n));
+            of.finish(positions.data(), length, items.data());
             const int64_t* order = rows.order + row * n + begin;
-            average_ties(sorted, order, 0, length, force.data(), mean.data());
-            for (int64_t i = 0; i < length; ++i) to.scores[row * n + order[i]] += mean[order[i]];
+            for (int64_t i = 0; i < length; ++i) {
+                to.scores[row * n + order[i]] += static_cast<Float>(positions[i] + items[i]);
+            }
         }
     };
     for_each_permutation(rows, permutations, one);

@@ -390,6 +390,13 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Fl
         }
         run.differentiate(p, s, t, f, to.scale, sums, flow);
         const double by_scale = collect(run, planes);
+        if (!run.tied) {
+            // What the logits of an item add up to, over all rows: its own is minus the others.
+            remove_tied_distances(rows.sorted + row * n + run.begin, run.length, [&](int64_t i) {
+                const double others = flow[i] + run.at(flow, 1, i);
+                return -run.inverse_scale * (others - up[i] - down[i]);
+            }, force);
+        }
         for (int64_t i = 0; i < run.length; ++i) {
             for (int64_t c = 0; c < f; ++c) {
                 const double spread = run.at(s, c, i) + run.at(sums, c, i);
@@ -398,10 +405,10 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Fl
         }
         if (run.tied) return;  // infinite scores
         if (to.scale) to.scale[row] += by_scale;
-        if (to.scores) {
-            const int64_t at = row * n + run.begin;
-            average_ties(rows.sorted + at, rows.order + at, 0, run.length, force,
-                         to.scores + row * n);
+        if (!to.scores) return;
+        const int64_t at = row * n + run.begin;
+        for (int64_t i = 0; i < run.length; ++i) {
+            to.scores[row * n + rows.order[at + i]] = static_cast<Float>(force[i]);
         }
     };
     for_each_run(rows, kNegligible<Float>, Planes::number(f), blank, work);

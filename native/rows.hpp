@@ -174,21 +174,54 @@ void fill_with(Float* to, int64_t size, double value) {
     for (int64_t i = 0; i < size; ++i) to[i] = static_cast<Float>(value);
 }
 
-// Writes the mean of `force` over each group of tied scores to the items of the group.
-template <class Float>
-void average_ties(const Float* sorted, const int64_t* order, int64_t begin, int64_t end,
-                  const double* force, Float* gradient) {
-    for (int64_t i = begin, next; i < end; i = next) {
-        next = i + 1;
-        if (next == end || sorted[next] != sorted[i]) {  // nearly always: without a division
-            gradient[order[i]] = static_cast<Float>(force[i]);
-            continue;
-        }
-        double sum = force[i];
-        for (; next < end && sorted[next] == sorted[i]; ++next) sum += force[next];
-        const Float mean = static_cast<Float>(sum / static_cast<double>(next - i));
-        for (int64_t j = i; j < next; ++j) gradient[order[j]] = mean;
+// Calls work(first, end) for every group of two or more tied scores among the positions begin to end.
+template <class Float, class Work>
+void for_each_tie(const Float* sorted, int64_t begin, int64_t end, const Work& work) {
+    for (int64_t i = begin + 1; i < end; ++i) {
+        if (sorted[i] != sorted[i - 1]) continue;
+        const int64_t first = i - 1;
+        while (i < end && sorted[i] == sorted[first]) ++i;
+        work(first, i);
     }
+}
+
+template <class Float>
+bool any_ties(const Float* sorted, int64_t begin, int64_t end) {
+    bool found = false;
+    for (int64_t i = begin + 1; i < end; ++i) found |= sorted[i] == sorted[i - 1];
+    return found;
+}
+
+// Replaces what each position of a group of ties holds by the mean of the group.
+template <class Float>
+void average_ties(const Float* sorted, int64_t begin, int64_t end, double* values) {
+    for_each_tie(sorted, begin, end, [&](int64_t first, int64_t last) {
+        double sum = 0;
+        for (int64_t i = first; i < last; ++i) sum += values[i];
+        std::fill(values + first, values + last, sum / static_cast<double>(last - first));
+    });
+}
+
+// Of `size` tied scores, the one at `place`: how many come after it, less how many come before.
+inline double imbalance(int64_t size, int64_t place) {
+    return static_cast<double>(size - 1 - 2 * place);
+}
+
+// For the sum over i of weight_i A_i, where A_i adds up the distances of score i to all others:
+// takes from the derivative by the scores, `force`, the part of tied pairs, whose distance has no
+// slope. It is there with the sign of the order that they stand in.
+template <class Float, class Weight>
+void remove_tied_distances(const Float* sorted, int64_t length, const Weight& weight,
+                           double* force) {
+    for_each_tie(sorted, 0, length, [&](int64_t first, int64_t last) {
+        double after = 0, before = 0;
+        for (int64_t i = first; i < last; ++i) after += weight(i);
+        for (int64_t i = first; i < last; ++i) {
+            after -= weight(i);
+            force[i] -= weight(i) * imbalance(last - first, i - first) - before + after;
+            before += weight(i);
+        }
+    });
 }
 
 // Where a gradient is not asked for, its pointer is null.

@@ -30,13 +30,13 @@ struct BlockScratch {
 // What a run needs, kept from row to row.
 struct Workspace {
     Scratch gap, gate, input, left, right;
-    Scratch z, force;
+    Scratch z, force, of_position;
     BlockScratch block;
 
     int64_t capacity() const {
         int64_t total = 0;
-        for (const Scratch* s : {&gap, &gate, &input, &left, &right, &z, &force, &block.gate,
-                                 &block.sums, &block.force}) {
+        for (const Scratch* s : {&gap, &gate, &input, &left, &right, &z, &force, &of_position,
+                                 &block.gate, &block.sums, &block.force}) {
             total += s->capacity();
         }
         return total;
@@ -80,10 +80,11 @@ class RunSolver {
         });
     }
 
-    // The derivatives, for the inputs that the last sums left: done(begin, length, spread, force,
-    // unit of the force). Returns the scale's derivative.
+    // The derivatives, for the inputs that the last sums left: done(begin, length, spread, force).
+    // What rows have of the force, in units of the scale too, goes to of_position (length,), which
+    // may be null. Returns the scale's derivative.
     template <class Done>
-    double derivatives(int features, bool with_moment, const Done& done) {
+    double derivatives(int features, bool with_moment, double* of_position, const Done& done) {
         std::vector<double> moment(with_moment ? index(blocks_) : 0);
         const int channels = 2 * features + 2, moments = with_moment ? features + 1 : 0;
         const auto as_they_are = [](int64_t, int64_t, double*) {};
@@ -92,14 +93,20 @@ class RunSolver {
             double* force = block.scratch.force.get(block.length);
             const double of_block = kernels_.differentiate(
                 terms_, block.gate, block.gap, block.length, block.input, features, with_moment,
-                block.left, block.right, spread, force);
+                block.left, block.right, spread, force,
+                of_position ? of_position + (block.begin - run_.begin) : nullptr);
             if (with_moment) moment[index((block.begin - run_.begin) / block_size_)] = of_block;
-            done(block.begin, block.length, spread, force, run_.tied ? 0 : inverse_scale_);
+            done(block.begin, block.length, spread, force);
         });
         double sum = 0;
         for (double m : moment) sum += m;
-        return run_.tied ? 0 : sum * inverse_scale_;
+        return sum * unit();
     }
+
+    // What the force is multiplied by: the derivative by a place, in units of the scale.
+    double unit() const { return run_.tied ? 0 : inverse_scale_; }
+    // p_1..p_f, 1, s_1..s_f, q of every position, as the derivatives used them.
+    const double* inputs() const { return memory_.input.get(0); }
 
   private:
     // Calls visit(block) for every block, with `channels` inputs for each position as
@@ -302,6 +309,46 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
     });
 }
 
+// The derivative by the scores of one group of ties, which begins at `first` (kernels/README.md,
+// "Tied scores"). `force` has the sum of what rows and columns have, for the order that the ties
+// stand in, and `of_position` what rows have; both begin with the group, as do the inputs.
+inline void share_among_ties(int64_t size, int64_t f, const double* inputs, bool has_slope,
+                             double unit, const double* of_position, double* force) {
+    const int64_t channels = 2 * f + 2;
+    // Sums over the group of p, s, q; and of s times the imbalance of its position.
+    std::vector<double> after(static_cast<size_t>(channels)), before(after), lean(after);
+    const auto add = [&](std::vector<double>& to, int64_t i, double times) {
+        for (int64_t c = 0; c < channels; ++c) to[c] += times * inputs[i * channels + c];
+    };
+    for (int64_t i = 0; i < size; ++i) {
+        add(after, i, 1);
+        add(lean, i, imbalance(size, i));
+    }
+    const std::vector<double> total = after;
+    double shared = 0;
+    for (int64_t i = 0; i < size; ++i) {
+        const double *p = inputs + i * channels, *s = p + f + 1;
+        double position = of_position[i], item = force[i] - unit * position;
+        if (has_slope) {
+            // The slopes of tied pairs, which have the signs of one order, for the mean over all.
+            add(after, i, -1);
+            double row = imbalance(size, i) * s[f], column = after[2 * f + 1] - before[2 * f + 1];
+            double mean = 0;
+            for (int64_t c = 0; c < f; ++c) {
+                row += s[c] * (before[c] - after[c]);
+                column += p[c] * (before[f + 1 + c] - after[f + 1 + c]);
+                mean += lean[f + 1 + c] * (p[c] - total[c] / static_cast<double>(size));
+            }
+            add(before, i, 1);
+            position -= row;
+            item += unit * (mean / static_cast<double>(size - 1) - column);
+        }
+        shared += unit * position;
+        force[i] = item;
+    }
+    for (int64_t i = 0; i < size; ++i) force[i] += shared / static_cast<double>(size);
+}
+
 // The derivatives of a product for every row. The first stage has the channels p, which
 // read(row, position, p) gives, and 1; from their sums, middle(row, position, sums, s)
 // computes s and q. The second stage has all of them; what spread_to(row, position, K s) returns is
@@ -334,13 +381,17 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Re
                                 middle(row, begin + i, sums, input + f + 1);
                             }
                         });
+            const bool ties = to.scores && !run.tied && any_ties(sorted, run.begin, run.end);
+            double* of_position = ties ? memory.of_position.get(run.end - run.begin) : nullptr;
+            const double unit = solver.unit();
             const auto done = [&](int64_t begin, int64_t size, const double* spread,
-                                  const double* slope, double unit) {
+                                  const double* slope) {
                 for (int64_t i = 0; i < size; ++i) {
                     force[begin + i] = unit * slope[i] + spread_to(row, begin + i, spread + i * f);
                 }
             };
-            const double moment = solver.derivatives(static_cast<int>(f), to.scale, done);
+            const double moment =
+                solver.derivatives(static_cast<int>(f), to.scale, of_position, done);
             if (to.scale) to.scale[row] += moment;
             if (!to.scores || run.tied) continue;
             for_each_range(threads, run.end - run.begin, kUncut, [&](int64_t b, int64_t e) {
@@ -348,7 +399,15 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Re
                 b += run.begin, e += run.begin;
                 while (b > run.begin && b < e && sorted[b] == sorted[b - 1]) ++b;
                 while (b < e && e < run.end && sorted[e] == sorted[e - 1]) ++e;
-                average_ties(sorted, order, b, e, force, to.scores + row * n);
+                const auto share = [&](int64_t first, int64_t last) {
+                    const int64_t at = first - run.begin;
+                    share_among_ties(last - first, f, solver.inputs() + at * channels,
+                                     rows.terms.count == 1, unit, of_position + at, force + first);
+                };
+                if (ties) for_each_tie(sorted, b, e, share);
+                for (int64_t i = b; i < e; ++i) {
+                    to.scores[row * n + order[i]] = static_cast<Float>(force[i]);
+                }
             });
         }
     });

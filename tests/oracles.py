@@ -189,9 +189,9 @@ def softsort_matrix_gradients(s, G, tau, p=1.0, mask=None):
 
     With l_ij = -|x_i - s_j|^p / tau, D_ij = dL/dl_ij = P_ij (G_ij - sum_k P_ik G_ik) and
     E_ij = D_ij (p / tau) |x_i - s_j|^(p-1) sign(x_i - s_j), zero at coincident pairs:
-    dL/ds_j gains sum_i E_ij, dL/dx_i = dL/ds_{order_i} gains -sum_j E_ij, and
-    dL/dtau = sum_ij D_ij |x_i - s_j|^p / tau^2. Then the mean over each group of tied scores.
-    Only valid finite items take part: within an infinite block P is constant.
+    dL/ds_j gains sum_i E_ij, dL/dx_i is -sum_j E_ij, shared equally by all that are tied at
+    position i, and dL/dtau = sum_ij D_ij |x_i - s_j|^p / tau^2. For p = 1 there is also what
+    `_tied_pairs` has. Only valid finite items take part: within an infinite block P is constant.
     """
     s, valid = _scores_and_valid(s, mask)
     G, tau, p = np.asarray(G, dtype=np.float64), float(tau), float(p)
@@ -200,22 +200,44 @@ def softsort_matrix_gradients(s, G, tau, p=1.0, mask=None):
     P = softsort_matrix(s, tau, p, valid)
     order = softsort_order(s, valid)
     finite = np.flatnonzero(valid & np.isfinite(s))
-    grad_s, grad_tau = np.zeros(len(s)), 0.0
+    of_items, of_positions, grad_tau = np.zeros(len(s)), np.zeros(len(s)), 0.0
+    C = np.zeros(P.shape)  # dL/d d(x_i, s_j)
     for i, item in enumerate(order):
         if not (valid[item] and np.isfinite(s[item])):
             continue
         js = finite[P[i, finite] != 0]
         u = s[item] - s[js]
         D = P[i, js] * (G[i, js] - (P[i, js] * G[i, js]).sum())
+        C[i, js] = -D / tau
         js, u, D = js[u != 0], u[u != 0], D[u != 0]
         E = D * (p / tau) * np.abs(u) ** (p - 1) * np.sign(u)
-        grad_s[js] += E
-        grad_s[item] -= E.sum()
+        of_items[js] += E
+        of_positions[item] -= E.sum()
         grad_tau += (D * np.abs(u) ** p / tau / tau).sum()
     for value in np.unique(s[finite]):
-        tied = finite[s[finite] == value]
-        grad_s[tied] = grad_s[tied].mean()
-    return grad_s, float(grad_tau)
+        places = [i for i, item in enumerate(order) if valid[item] and s[item] == value]
+        tied = order[places]
+        of_positions[tied] = of_positions[tied].mean()
+        if p == 1:
+            of_items[tied] += _tied_pairs(C[np.ix_(places, tied)])
+    return of_items + of_positions, float(grad_tau)
+
+
+def _tied_pairs(C):
+    """What each of m tied items receives from the pairs among them, for d = |.|.
+
+    C_ij = dL/d d(x_i, s_j) for positions i and items j of the group. Over all orders, a position
+    i has a_i = m - 1 - 2i more of the others after it than before it: item k receives
+    -sum_i C_ik a_i / m as an item, and sum_i sum_{j != k} C_ij a_i / (m (m - 1)) as a position.
+    """
+    m = len(C)
+    received = np.zeros(m)
+    for k in range(m):
+        for i in range(m):
+            a = m - 1 - 2 * i
+            received[k] -= C[i, k] * a / m
+            received[k] += sum(C[i, j] * a / (m * (m - 1)) for j in range(m) if j != k)
+    return received
 
 
 def softsort_sort_gradients(s, v, g, tau, p=1.0, mask=None):

@@ -117,7 +117,7 @@ class Wiring:
             `checkpoint`.
         scan: `(gate, v)` is the recurrence of `kernels.scan.chunked_scan`, differentiable. None
             for a framework that does not differentiate.
-        beside: `(kernel, gap, cut, w)` is `kernels.scan.sums_beside` of their `gates`,
+        beside: `(kernel, gap, cut, w, offset)` is `kernels.scan.sums_beside` of their `gates`,
             differentiable. None where it is made of scans.
         native: The products of the native kernel, differentiable. None likewise.
         is_plain: Whether the native kernel can read these arrays and its derivatives will do
@@ -165,7 +165,7 @@ class Wiring:
     read: Callable[[Array, str], Array] | None = None
     random_source: str = "generator"
     scan: Callable[[Array, Array], Array] | None = None
-    beside: Callable[[Any, Array, Array, Array], Array] | None = None
+    beside: Callable[[Any, Array, Array, Array, Array | None], Array] | None = None
     native: NativeProducts | None = None
 
 

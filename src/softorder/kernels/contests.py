@@ -99,7 +99,7 @@ class _Contests:
         # Not inside what is computed twice: `scores` computes a thing once.
         self.block = scores.position_block
         self.every = arange_like(xp, scores.shape[-1], scores.order)
-        self.x = xp.astype(scores.positions, xp.float64)
+        self.x = xp.astype(scores.sorted_items, xp.float64)
         self.scale = scale if isinstance(scale, float) else scale[..., None]
 
     def apart(self, rows: Array) -> Array:

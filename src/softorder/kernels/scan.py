@@ -55,7 +55,7 @@ class Scan(OfScores):
         scores, xp = self.scores.settled(), self.wiring.xp
         sums = Recurrence(self.wiring, scores, self.scale, self.kernel)
         # The scores are in order already, and an infinite one has weight in its own block alone.
-        y = xp.squeeze(sums.means(scores.positions[..., None]), axis=-1)
+        y = xp.squeeze(sums.means(scores.sorted_items[..., None]), axis=-1)
         y = xp.astype(y, scores.dtype)
         y = xp.where(scores.position_block == FINITE, y, scores.sorted())
         return xp.flip(y, axis=-1) if flip else y
@@ -71,7 +71,7 @@ class Scan(OfScores):
         chosen = take_along(wiring, scores.items, permutation, axis=-1)
         block = take_along(wiring, scores.block, permutation, axis=-1)
         u = (scores.positions - chosen) / self._scale_like(scores.positions)
-        log_p = -bounded_power(xp, u, self.kernel.power) - self._log_z()
+        log_p = -bounded_power(xp, u, self.kernel.power, scores.tie_slopes()) - self._log_z()
         log_p = xp.where(block == scores.position_block, log_p, -math.inf)
         return xp.sum(xp.where(scores.position_block == MASKED, 0.0, log_p), axis=-1)
 
@@ -126,7 +126,7 @@ class Recurrence:
         self.wiring = wiring
         self.kernel = kernel
         xp = wiring.xp
-        x = xp.astype(scores.positions, xp.float64)
+        x = xp.astype(scores.sorted_items, xp.float64)
         if not isinstance(scale, float):
             scale = xp.astype(scale, xp.float64)
         gap = (shift(xp, x, x[..., :1]) - x) / scale
@@ -137,6 +137,11 @@ class Recurrence:
         self.gate = None if wiring.beside else gates(xp, kernel, self.gap, self.cut)
         # Exactly 0, unless a NaN spoils the row.
         self.spoiled = 0.0 * x
+        self.ties = scores.ties
+        self.offset = None
+        if self.ties is not None:
+            # Exactly 0: what a derivative moves a position by, less what it moves its item by.
+            self.offset = (xp.astype(scores.positions, xp.float64) - x) / scale
 
     def sums(self, w: Array) -> Array:
         """Return K w for w (..., n, c)."""
@@ -146,11 +151,50 @@ class Recurrence:
     def _sums(self, w: Array) -> Array:
         """Return K w for w (..., c, n) in float64."""
         if self.wiring.beside is not None:
-            sums = self.wiring.beside(self.kernel, self.gap, self.cut, w)
+            sums = self.wiring.beside(self.kernel, self.gap, self.cut, w, self.offset)
         else:
-            sums = sums_beside(self._scan, self.wiring.xp, self.kernel, self.gate, w)
+            sums = sums_beside(
+                self._scan, self.wiring.xp, self.kernel, self.gate, w, self.offset
+            )
         # The weight of an item for itself is 1.
-        return sums + w + self.spoiled[..., None, :]
+        sums = sums + w + self.spoiled[..., None, :]
+        return sums if self.ties is None else sums + self._among_ties(w)
+
+    def _among_ties(self, w: Array) -> Array:
+        """Return an exact 0 with what the derivative of K w lacks for pairs of tied scores.
+
+        Of exp(-|u|), the recurrences have the slope of one order of the ties, this adds that of the
+        mean over all orders. For exp(-u^2) it is the second derivative of an item's own weight.
+        """
+        offset = self._offset_column()
+        if not self.kernel.is_real:
+            return -offset * offset * w
+        slope, before, total, after = self._tied_moments(w)
+        first = slope * total[0] - (after[0] - before[0])
+        return first + 0.5 * (slope * slope * total[1] - (after[1] + before[1]))
+
+    def _tied_moments(self, w: Array) -> tuple[Array, ...]:
+        """Return the mean slope at each position, and sums of e w and e^2 w over tied items.
+
+        e, an exact 0, is what a derivative moves an item by, less what it moves its position by.
+        The sums are over the tied items before the position, over all, and over those after: each
+        (2, ..., c, n).
+        """
+        xp, ties = self.wiring.xp, self.ties
+        assert ties is not None
+        e = -self._offset_column()
+        moments = xp.stack([e * w, e * e * w])
+        inside = xp.astype(ties.place > 0, xp.float64)
+        batch = numpy.broadcast_shapes(tuple(inside.shape[:-1]), tuple(moments.shape[:-2]))
+        moments = xp.broadcast_to(moments, (*batch, *moments.shape[-2:]))
+        inside = xp.broadcast_to(inside, (*batch, inside.shape[-1]))
+        before = self._scan(inside, moments) - moments
+        total = ties.total(moments)
+        return ties.slopes(xp.float64)[..., None, :], before, total, total - before - moments
+
+    def _offset_column(self) -> Array:
+        assert self.offset is not None
+        return self.offset[..., None, :]
 
     def normalizers(self) -> Array:
         """Return Z = K 1, (..., n)."""
@@ -182,14 +226,36 @@ class Recurrence:
         sides = []
         for gate, gap, flip in self._directions():
             sums = self._scan_one(gate, xp.ones_like(gate))
-            moment = self._scan_one(gate, gate * gap * shift(xp, sums))
+            # Without the item itself, whose distance is 0.
+            moments = [gate * shift(xp, sums), self._scan_one(gate, gate * gap * shift(xp, sums))]
             if power == 2:
-                entering = gap * (2 * shift(xp, moment) + gap * shift(xp, sums))
-                moment = self._scan_one(gate, gate * entering)
-            sides.append(xp.flip(moment, axis=-1) if flip else moment)
+                entering = gap * (2 * shift(xp, moments[1]) + gap * shift(xp, sums))
+                moments.append(self._scan_one(gate, gate * entering))
+            if flip:
+                moments = [xp.flip(moment, axis=-1) for moment in moments]
+            sides.append(self._about_position(moments, -1.0 if flip else 1.0))
         left, right = sides
         weighted = _column(xp, self.kernel, self.kernel.weights, left) * (left + right)
-        return _real_sum(xp, self.kernel, weighted, axis=-2) + self.spoiled
+        moment = _real_sum(xp, self.kernel, weighted, axis=-2) + self.spoiled
+        return moment if self.ties is None else moment + self._moments_among_ties()
+
+    def _about_position(self, moments: list[Array], side: float) -> Array:
+        """Return the last of the moments, about where a derivative moves the position to."""
+        if self.offset is None:
+            return moments[-1]
+        xp, power = self.wiring.xp, len(moments) - 1
+        offset = cast(xp, side * self._offset_column(), moments[0].dtype)
+        lower = moments[0] if power == 1 else 2 * moments[1] - offset * moments[0]
+        decays = _column(xp, self.kernel, self.kernel.decays, offset)
+        return xp.exp(decays * offset) * (moments[-1] - offset * lower)
+
+    def _moments_among_ties(self) -> Array:
+        """Return for `moments` what `_among_ties` does for sums."""
+        if not self.kernel.is_real:
+            return self.offset * self.offset
+        slope, before, total, after = self._tied_moments(self._ones()[..., None, :])
+        first = -slope * total[0] - (before[0] - after[0])
+        return (first - slope * slope * total[1] + before[1] + after[1])[..., 0, :]
 
     def _directions(self) -> list[tuple[Array, Array, bool]]:
         """Return gates and gaps as a scan from the left meets them, and one from the right."""
@@ -230,7 +296,12 @@ def _real_sum(xp: Any, kernel: Exponentials, x: Array, axis: int) -> Array:
 
 
 def sums_beside(
-    scan: Callable[[Array, Array], Array], xp: Any, kernel: Exponentials, gate: Array, w: Array
+    scan: Callable[[Array, Array], Array],
+    xp: Any,
+    kernel: Exponentials,
+    gate: Array,
+    w: Array,
+    offset: Array | None = None,
 ) -> Array:
     """Return the sums over all items to the left and to the right, (..., c, n), by two scans.
 
@@ -243,6 +314,7 @@ def sums_beside(
         kernel: The sum of exponentials.
         gate: (..., m, n), between each position and the one before: see `gates`.
         w: (..., c, n), real.
+        offset: (..., n) how far each position is to the left of its item; None for nothing.
     """
     weights = _column(xp, kernel, kernel.weights, w)[..., None]
     w = weights * cast(xp, w[..., None, :, :], gate.dtype)
@@ -251,7 +323,12 @@ def sums_beside(
     gate = xp.broadcast_to(gate, (*batch, gate.shape[-1]))
     both = xp.stack([gate, shift(xp, xp.flip(gate, axis=-1))])
     sides = both[..., None, :] * shift(xp, scan(both, xp.stack([w, xp.flip(w, axis=-1)])))
-    return _real_sum(xp, kernel, sides[0, ...] + xp.flip(sides[1, ...], axis=-1), axis=-3)
+    left, right = sides[0, ...], xp.flip(sides[1, ...], axis=-1)
+    if offset is not None:
+        decays = _column(xp, kernel, kernel.decays, offset)
+        step = decays * cast(xp, offset[..., None, :], decays.dtype)
+        left, right = left * xp.exp(step)[..., None, :], right * xp.exp(-step)[..., None, :]
+    return _real_sum(xp, kernel, left + right, axis=-3)
 
 
 def shift(xp: Any, x: Array, first: Array | None = None) -> Array:
@@ -394,6 +471,16 @@ def gap_gradient(
         for gate, a, b, c, d in sides
     ]
     return _by_item(xp, passed, n)[..., 0, :]
+
+
+def offset_gradient(xp: Any, kernel: Exponentials, of_w: Flows, g: Array) -> Array:
+    """Return the gradient of sum(g * sums) in the offsets, (..., n), at offsets of 0."""
+    decays = _column(xp, kernel, kernel.decays, g)[..., None]
+    slopes = [
+        _real_sum(xp, kernel, decays * (left - right), axis=-3)
+        for left, right in zip(of_w.left, of_w.right, strict=True)
+    ]
+    return xp.sum(g * _by_item(xp, slopes, g.shape[-1]), axis=-2)
 
 
 def _flow(

@@ -9,6 +9,7 @@ from typing import Any
 
 from softorder import _checks
 from softorder._array import Array, Wiring, count_valid, device_of, take_along, widen
+from softorder.kernels.ties import Ties, find_ties
 
 # P is block diagonal: items of different blocks have weight zero for each other.
 FINITE, PLUS_INFINITY, MINUS_INFINITY, MASKED = 0, 1, 2, 3
@@ -72,8 +73,10 @@ class SortedScores:
         self._order = Kept(wiring, constant=True)
         self._plain_positions: Array | None = None
         self._blocks = Kept(wiring, constant=True)
-        self._positions = Kept(wiring)
+        self._ties = Kept(wiring, constant=True)
         self._items = Kept(wiring)
+        self._sorted_items = Kept(wiring)
+        self._positions = Kept(wiring)
         self._window: slice | None = None
 
     @property
@@ -111,9 +114,28 @@ class SortedScores:
 
     @property
     def items(self) -> Array:
-        """The scores as they came, 0 where infinite or masked."""
-        # Taken from the positions, so that both carry the averaged gradient.
-        return self._items.get(lambda: self.by_item(self.positions))
+        """The scores as they came, 0 where infinite or masked; each has its own gradient."""
+        if self._window is not None:
+            return self.sorted_items[..., self._window]
+        return self._items.get(self._clean)
+
+    @property
+    def sorted_items(self) -> Array:
+        """`items` in decreasing order; each has its own gradient still."""
+        return self._sorted_items.get(self._sort)
+
+    @property
+    def positions(self) -> Array:
+        """The sorted scores: the values of `sorted_items`, with the gradient that sorting has.
+
+        A position that tied scores share sends each of them the same part of its gradient.
+        """
+        return self._positions.get(self._share)
+
+    @property
+    def ties(self) -> Ties | None:
+        """The groups of tied finite scores; None where it can be seen that there are none."""
+        return self._ties.get(self._find_ties)[0]
 
     def by_item(self, x: Array) -> Array:
         """Return x, given by position, by item: (..., n), or fewer in a window of `in_order`."""
@@ -122,14 +144,15 @@ class SortedScores:
         column = self.wiring.add_along_axis(x[..., None], self.order, self.order.shape[-1])
         return column[..., 0]
 
-    @property
-    def positions(self) -> Array:
-        """`items` in decreasing order."""
-        return self._positions.get(self._sort)
-
     def at(self, rows: Array | None) -> Array:
         """Return the sorted scores at the positions `rows`, (..., k); None means all."""
         return pick(self.wiring, self.positions, rows)
+
+    def tie_slopes(self, rows: Array | None = None) -> Array | None:
+        """Return `Ties.slopes` at the positions `rows`, (..., k); None if there are no ties."""
+        if self.ties is None:
+            return None
+        return pick(self.wiring, self.ties.slopes(self.dtype), rows)
 
     def apart(self, rows: Array | None) -> Array:
         """Tell which items have weight zero at the positions `rows`, (..., k, n): other blocks."""
@@ -153,8 +176,11 @@ class SortedScores:
         if not self.wiring.records_on_tapes:
             return self
         settled = copy.copy(self)
-        settled._positions = Kept(self.wiring)
-        settled._positions.give(self.positions)
+        for name in ("_items", "_sorted_items", "_positions"):
+            setattr(settled, name, Kept(self.wiring))
+        settled._items.give(settled.items)
+        settled._sorted_items.give(settled.sorted_items)
+        settled._positions.give(settled.positions)
         return settled
 
     def sorted(self) -> Array:
@@ -172,16 +198,25 @@ class SortedScores:
         window = SortedScores(self.wiring, self._scores, self.valid)
         window._order.get(lambda: self.order)
         window._blocks.get(lambda: (self.position_block[..., start:stop], self.position_block))
+        window._ties.get(lambda: (self.ties,))
+        window._sorted_items.give(self.sorted_items)
         window._positions.give(self.positions)
         window._window = slice(start, stop)
         return window
 
+    def _clean(self) -> Array:
+        return self.wiring.xp.where(self.block == FINITE, self._spoiled(), 0.0)
+
     def _sort(self) -> Array:
-        wiring, xp = self.wiring, self.wiring.xp
-        finite = xp.where(self.block == FINITE, self._spoiled(), 0.0)
-        positions = take_along(wiring, finite, self.order, axis=-1)
-        begins = _begins_run(xp, positions, self.position_block)
-        return _average_gradient(wiring, positions, begins)
+        return take_along(self.wiring, self.items, self.order, axis=-1)
+
+    def _share(self) -> Array:
+        x = self.sorted_items
+        return x if self.ties is None else self.ties.average_gradient(x)
+
+    def _find_ties(self) -> tuple[Ties | None]:
+        values = self.wiring.stop_gradient(self.sorted_items)
+        return (find_ties(self.wiring, values, self.position_block == FINITE),)
 
     def _spoiled(self) -> Array:
         """Return the scores with -inf where masked, and NaN in all of a row that has one.
@@ -208,29 +243,6 @@ class SortedScores:
         return block, take_along(self.wiring, block, self.order, axis=-1)
 
 
-def _average_gradient(wiring: Wiring, x: Array, begins: Array) -> Array:
-    """Return x; derivatives are averaged over each run of the last axis.
-
-    A run ends before the next place that `begins` marks.
-    """
-    constant = wiring.stop_gradient(x)
-    if constant is x:  # there is no derivative
-        return x
-    xp = wiring.xp
-    run = wiring.cumulative_sum(xp.astype(begins, xp.int64), -1)
-    run = run - run[..., :1]
-    # An exact zero that carries the derivative of x: its mean cannot overflow. In float64 it does
-    # not round either, however many are tied.
-    zero = xp.astype(x - constant, xp.float64)
-    # One after the other: TensorFlow is much slower at adding up pairs.
-    total, size = (
-        wiring.add_along_axis(each[..., None], run, x.shape[-1])[..., 0]
-        for each in (zero, xp.ones_like(zero))
-    )
-    mean = total / xp.where(size == 0, 1.0, size)
-    return constant + xp.astype(wiring.take_along_axis(mean, run, -1), x.dtype)
-
-
 def pick(wiring: Wiring, x: Array, rows: Array | None) -> Array:
     """Return x[..., rows], with rows None, (k,) or (..., k)."""
     if rows is None:
@@ -248,8 +260,3 @@ def _descending(wiring: Wiring, scores: Array, valid: Array | None) -> Array:
     # A masked item must come after a valid one of score -inf: one more stable sort.
     masked = xp.astype(~take_along(wiring, valid, order, axis=-1), xp.int8)
     return take_along(wiring, order, xp.argsort(masked, axis=-1, stable=True), axis=-1)
-
-
-def _begins_run(xp: Any, positions: Array, block: Array) -> Array:
-    """Mark where a run of equal sorted scores begins; the first mark means nothing."""
-    return (positions != xp.roll(positions, 1, axis=-1)) | (block != xp.roll(block, 1, axis=-1))

@@ -101,7 +101,7 @@ class FastSoftRank(_Projection, RankRelaxation):
         begin, size = scores.spans()
         place = arange_like(xp, scores.shape[-1], scores.order) - begin
         # The largest rank comes first here.
-        theta = -xp.flip(xp.astype(scores.positions, xp.float64), axis=-1) / epsilon
+        theta = -xp.flip(xp.astype(scores.sorted_items, xp.float64), axis=-1) / epsilon
         w = pool.rank_scale(xp, xp.flip(xp.astype(place + 1, xp.float64), axis=-1))
         first = pool.find(scores, theta, w, xp.flip(place + 1 == size, axis=-1))
         solution = pool.deviation(scores, theta, first) + pool.mean(scores, w, first)

@@ -72,7 +72,7 @@ class _Logits:
         """Return the logits of all items at the positions `rows`: as `RowSoftmax` asks for them."""
         sums, wiring = self.sums, scores.wiring
         place = arange_like(wiring.xp, sums.shape[-1], sums) if rows is None else rows
-        here = place, scores.at(rows), pick(wiring, sums, rows)
+        here = place, pick(wiring, scores.sorted_items, rows), pick(wiring, sums, rows)
         there = scores.items[..., None, :], scores.by_item(sums)[..., None, :]
         cost = _cost(scores, tuple(x[..., :, None] for x in here), there)
         return -cost / self.tau
@@ -80,7 +80,7 @@ class _Logits:
     def of_places(self, place: Array) -> Array:
         """Return the logit of one item at each position: that which stands at `place` (..., n)."""
         scores, sums = self.scores, self.sums
-        here = arange_like(scores.wiring.xp, sums.shape[-1], sums), scores.positions, sums
+        here = arange_like(scores.wiring.xp, sums.shape[-1], sums), scores.sorted_items, sums
         x, others = (take_along(scores.wiring, a, place, axis=-1) for a in here[1:])
         tau = self.tau if isinstance(self.tau, float) else self.tau[..., 0]
         return -_cost(scores, here, (x, others)) / tau
@@ -92,7 +92,7 @@ def _distances_above(scores: SortedScores) -> Array:
     A_s 1 is this and the same from below. Made of gaps, no term of which cancels another.
     """
     xp = scores.wiring.xp
-    x = xp.astype(scores.positions, xp.float64)
+    x = xp.astype(scores.sorted_items, xp.float64)
     gaps = shift(xp, x, x[..., :1]) - x
     place = xp.astype(arange_like(xp, x.shape[-1], x), xp.float64)
     return scores.wiring.cumulative_sum(place * gaps, -1)

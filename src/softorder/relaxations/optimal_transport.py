@@ -31,7 +31,8 @@ class OptimalTransportSort(PermutationRelaxation):
     over matrices whose rows and columns sum to 1, which is the transport of least squared distance.
     y are the targets, evenly spaced from 1 for the largest to 0 for the smallest. z are the scores
     less their mean, divided by their standard deviation: P does not change when the scores are
-    shifted or scaled, and epsilon has no unit. P goes to the exact permutation as epsilon goes to
+    shifted or scaled, and epsilon has no unit; where all scores are equal, it has no derivative, and
+    the gradient is zero. P goes to the exact permutation as epsilon goes to
     0; the iterations begin at the potentials of the exact sort, so that this holds for any number
     of them. Each costs O(n^2), or O(n m) with m targets. `P.marginal_error()` is what is left.
 
@@ -104,7 +105,9 @@ class _Transport:
         scores, xp = self.scores, self.scores.wiring.xp
         z, y = self._standardized(), self._targets()
         own_y = take_along(scores.wiring, y, self.group, axis=-1)
-        potential = self._potentials(z, own_y)
+        # Potentials belong to positions, which share their gradient among tied items.
+        ties = scores.ties
+        potential = self._potentials(z if ties is None else ties.average_gradient(z), own_y)
         own_potential = take_along(scores.wiring, potential, self.group, axis=-1)
         of_items = scores.by_item(own_y * z + own_potential)
         epsilon = self.epsilon if isinstance(self.epsilon, float) else self.epsilon[..., None]
@@ -140,9 +143,12 @@ class _Transport:
         return self._mean_of_group(scores.wiring.cumulative_sum(steps, -1))
 
     def _standardized(self) -> Array:
-        """Return the finite scores less their mean, over their standard deviation; 0 elsewhere."""
+        """Return the finite scores less their mean, over their standard deviation; 0 elsewhere.
+
+        By position, each with its item's own gradient; none where all scores are equal.
+        """
         xp, finite = self.scores.wiring.xp, self.scores.position_block == FINITE
-        x = xp.astype(self.scores.positions, xp.float64)
+        x = xp.astype(self.scores.sorted_items, xp.float64)
         number = xp.astype(count_valid(xp, finite), xp.float64)
         number = xp.where(number == 0, 1.0, number)
         # Taken from the first, so that equal scores have no variance at all.
@@ -153,7 +159,8 @@ class _Transport:
         mean = xp.sum(xp.where(finite, x, 0.0), axis=-1, keepdims=True) / number
         x = xp.where(finite, x - mean, 0.0)
         variance = xp.sum(xp.square(x), axis=-1, keepdims=True) / number
-        return x / xp.sqrt(xp.where(variance == 0, 1.0, variance))
+        equal = variance == 0
+        return xp.where(equal, 0.0, x / xp.sqrt(xp.where(equal, 1.0, variance)))
 
     def _targets(self) -> Array:
         """Return the targets: from 1 down to 0 within each block, those of a group averaged."""

@@ -20,6 +20,7 @@ from softorder.kernels.scan import (
     gap_gradient,
     gates,
     gates_by_step,
+    offset_gradient,
     shift,
     sums_beside,
 )
@@ -52,31 +53,36 @@ def _scan_gradient(gate: Any, f: Any, g: Any) -> tuple[Any, Any]:
     return xp.sum(to_v * _conjugate(shift(xp, f)), axis=-2), to_v
 
 
-def beside(kernel: Exponentials, gap: Any, cut: Any, w: Any) -> Any:
+def beside(kernel: Exponentials, gap: Any, cut: Any, w: Any, offset: Any) -> Any:
     """Return `kernels.scan.sums_beside` of the gates that gaps (..., n) make, for w (..., c, n)."""
     batch = numpy.broadcast_shapes(tuple(gap.shape[:-1]), tuple(w.shape[:-2]))
-    gap, cut = (tf.broadcast_to(x, (*batch, x.shape[-1])) for x in (gap, cut))
+    rows = [gap, cut] if offset is None else [gap, cut, offset]
+    gap, cut, *moved = (tf.broadcast_to(x, (*batch, x.shape[-1])) for x in rows)
     w = tf.broadcast_to(w, (*batch, *w.shape[-2:]))
 
     @tf.custom_gradient
-    def sums(gap: Any, w: Any) -> tuple[Any, Callable[[Any], Any]]:
-        steps = gates_by_step(xp, kernel, tf.stop_gradient(gap), cut)
-        y, of_w = chunked_sums_beside(xp, kernel, steps, tf.stop_gradient(w))
+    def sums(*arrays: Any) -> tuple[Any, Callable[[Any], Any]]:
+        gap, w = (tf.stop_gradient(x) for x in arrays[:2])
+        steps = gates_by_step(xp, kernel, gap, cut)
+        y, of_w = chunked_sums_beside(xp, kernel, steps, w)
 
-        def to_inputs(gap: Any, w: Any, g: Any) -> tuple[Any, Any]:
+        def to_inputs(*arrays: Any) -> list[Any]:
             # The weights are symmetric.
-            to_w, of_g = chunked_sums_beside(xp, kernel, steps, g)
-            return gap_gradient(xp, kernel, steps, of_w, of_g, gap.shape[-1]), to_w
+            to_w, of_g = chunked_sums_beside(xp, kernel, steps, arrays[-1])
+            to = [gap_gradient(xp, kernel, steps, of_w, of_g, gap.shape[-1]), to_w]
+            return [*to, offset_gradient(xp, kernel, of_w, arrays[-1])] if moved else to
 
-        def to_inputs_by_scans(gap: Any, w: Any, g: Any) -> Any:
+        def to_inputs_by_scans(*arrays: Any) -> Any:
+            *inputs, g = arrays
             with tf.GradientTape() as tape:
-                tape.watch((gap, w))
-                again = sums_beside(scan, xp, kernel, gates(xp, kernel, gap, cut), w)
-            return tape.gradient(again, (gap, w), g)
+                tape.watch(inputs)
+                gate = gates(xp, kernel, inputs[0], cut)
+                again = sums_beside(scan, xp, kernel, gate, *inputs[1:])
+            return tape.gradient(again, inputs, g)
 
-        return y, lambda g: _with_derivative(to_inputs, to_inputs_by_scans)(gap, w, g)
+        return y, lambda g: _with_derivative(to_inputs, to_inputs_by_scans)(*arrays, g)
 
-    return sums(gap, w)
+    return sums(gap, w, *moved)
 
 
 def _with_derivative(values: Callable[..., Any], differentiable: Callable[..., Any]) -> Any:
