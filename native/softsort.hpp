@@ -248,6 +248,23 @@ inline double with_ends(const Terms& terms, double finite, double up, double dow
     return finite + (up > noise ? infinity : 0.0) + (down > noise ? -infinity : 0.0);
 }
 
+// What a mean of some numbers cannot leave: complex terms cancel, and may leave a little less than 0
+// where all numbers are at least 0. (Also `_bounded` in scan.py.)
+struct Bounds {
+    double lowest = std::numeric_limits<double>::infinity(), highest = -lowest;
+
+    void add(double x) {
+        if (x < lowest) lowest = x;
+        if (x > highest) highest = x;
+    }
+    // A NaN stays.
+    double hold(double x) const { return x < lowest ? lowest : x > highest ? highest : x; }
+    // A sum of the numbers, with any weights of at least 0: no bound but 0.
+    double hold_sum(double x) const {
+        return x < 0 && lowest >= 0 ? 0.0 : x > 0 && highest <= 0 ? 0.0 : x;
+    }
+};
+
 // y = P v by position, and log Z, which may be null. v is by item; null for the scores themselves.
 // Nothing is kept for the derivatives.
 template <class Float, int Features>
@@ -272,6 +289,11 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
             }
             RunSolver<Float> solver(rows.sorted + row * n, run, scale, rows.terms, threads,
                                     memory);
+            std::vector<Bounds> bounds(rows.terms.count > 1 ? static_cast<size_t>(f) : 0);
+            for (int64_t i = run.begin; !bounds.empty() && i < run.end; ++i) {
+                const Float* from = values_at<Features>(rows, v, row, i);
+                for (int64_t c = 0; c < f; ++c) bounds[c].add(finite_or_zero(from[c]));
+            }
             const auto fill = [&](int64_t begin, int64_t size, double* input) {
                 if (parts == 1) {
                     for (int64_t i = 0; i < size; ++i, input += f + 1) {
@@ -298,6 +320,7 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
                     if (z_row) z_row[begin + i] = static_cast<Float>(std::log(z));
                     for (int64_t c = 0; c < f; ++c) {
                         double mean = sums[c] / z;
+                        if (!bounds.empty()) mean = bounds[c].hold(mean);
                         if (parts == 3) {
                             mean = with_ends(rows.terms, mean, sums[f + c], sums[2 * f + c]);
                         }
@@ -472,6 +495,11 @@ void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
                                         const double*) {
                 std::copy(sums, sums + size, z + (begin - run.begin));
             });
+            std::vector<Bounds> bounds(rows.terms.count > 1 ? static_cast<size_t>(f) : 0);
+            for (int64_t i = run.begin; !bounds.empty() && i < run.end; ++i) {
+                const Float* from = u + (row * n + i) * f;
+                for (int64_t c = 0; c < f; ++c) bounds[c].add(finite_or_zero(from[c]));
+            }
             const auto fill = [&](int64_t begin, int64_t size, double* input) {
                 for (int64_t i = 0; i < size; ++i, input += channels) {
                     const Float* from = u + (row * n + begin + i) * f;
@@ -489,9 +517,10 @@ void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
                 for (int64_t i = 0; i < size; ++i, sums += channels) {
                     Float* item = w_row + rows.order[row * n + begin + i] * f;
                     for (int64_t c = 0; c < f; ++c) {
-                        const double sum = parts == 1 ? sums[c]
-                                                      : with_ends(rows.terms, sums[c], sums[f + c],
-                                                                  sums[2 * f + c]);
+                        double sum = bounds.empty() ? sums[c] : bounds[c].hold_sum(sums[c]);
+                        if (parts == 3) {
+                            sum = with_ends(rows.terms, sum, sums[f + c], sums[2 * f + c]);
+                        }
                         item[c] = static_cast<Float>(sum);
                     }
                 }

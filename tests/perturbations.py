@@ -8,7 +8,18 @@ import pkgutil
 import numpy
 
 from softorder import permutation, plackett_luce
-from softorder.kernels import balance, contests, dense, hard, isotonic, native, scan, scores, tiled
+from softorder.kernels import (
+    balance,
+    contests,
+    dense,
+    hard,
+    isotonic,
+    native,
+    scan,
+    scores,
+    ties,
+    tiled,
+)
 from softorder.numpy._tape import RULES, Recorded
 from softorder.numpy._wiring import RECORDING
 from softorder.relaxations import (
@@ -62,9 +73,8 @@ def _after_importing(path, name, change):
     return perturb
 
 
-def _untied(wiring, x, begins):
-    """Leave the gradients of tied scores as they fall."""
-    return x
+def _replaced(owner, name, value):
+    return lambda: setattr(owner, name, value)
 
 
 def _replace_wiring(name, value):
@@ -349,8 +359,9 @@ PERTURBATIONS = {
     "tiled_log_prob": _after(tiled.Tiled, "log_prob", _scaled),
     "tiled_entropy": _after(tiled.Tiled, "entropy", _scaled),
     "tiled_reach": _after(tiled.Tiled, "_find_reach", _narrower),
-    "neuralsort_cost": _after(neuralsort, "_cost", _scaled),
-    "neuralsort_cost_gradient": _after(neuralsort, "_cost", _wrong_slope),
+    "neuralsort_cost": _after(neuralsort, "_bounded", _scaled),
+    "neuralsort_cost_gradient": _after(neuralsort, "_bounded", _wrong_slope),
+    "neuralsort_ties": _after(neuralsort, "_tied_distances", lambda tied: None),
     "log_rows": _after(dense.RowSoftmax, "log_rows", _shifted),
     "rows": _after(dense.RowSoftmax, "rows", _scaled),
     "apply": _after(dense.RowSoftmax, "apply", _scaled),
@@ -366,6 +377,12 @@ PERTURBATIONS = {
     "hard": _after(hard.Hard, "apply", _scaled),
     "straight_through": _after(hard.StraightThrough, "apply", _wrong_slope),
     "sorted": _after(scores.SortedScores, "sorted", _scaled),
-    "ties": lambda: setattr(scores, "_average_gradient", _untied),
+    "ties_positions": lambda: setattr(ties.Ties, "average_gradient", lambda self, x: x),
+    "ties_items": _replaced(
+        scores.SortedScores, "items", property(lambda self: self.by_item(self.positions))
+    ),
+    "ties_slopes": _after(ties.Ties, "slopes", _scaled),
+    "scan_ties": _after(scan.Recurrence, "_among_ties", lambda y: 0.0 * y),
+    "scan_tied_moments": _after(scan.Recurrence, "_moments_among_ties", lambda y: 0.0 * y),
     "stop_gradient": _replace_wiring("stop_gradient", lambda x: x),
 }

@@ -121,6 +121,17 @@ class AlteredRank(so.Relaxation):
         return self.change(y, scores, mask)
 
 
+class AveragedRank(so.Relaxation):
+    """Smooth ranks with the whole gradient averaged over tied scores."""
+
+    def rank(self, scores, *, dim, descending, mask):
+        x = scores
+        if isinstance(x, torch.Tensor) and x.ndim == 1 and mask is None and x.isfinite().all():
+            tied = (x[:, None] == x).to(x.dtype)
+            x = x.detach() + (tied / tied.sum(-1)) @ (x - x.detach())
+        return so.rank(x, so.ApproximateRank(), dim=dim, descending=descending, mask=mask)
+
+
 def slope_off(y, x, mask):
     return y + 1e-3 * (y - y.detach()) if isinstance(y, torch.Tensor) else y
 
@@ -276,7 +287,8 @@ WRONG = [
     (AlteredSort(slope_off), "first_derivatives_are_right", "sort"),
     (AlteredRank(slope_off), "first_derivatives_are_right", "rank"),
     (NaivePower(), "second_derivatives_are_right", "sort"),
-    (AlteredSort(slope_off_at_ties), "tied_items_have_equal_gradients", "sort"),
+    (AlteredSort(slope_off_at_ties), "a_tied_group_moves_as_one", "sort"),
+    (AveragedRank(), "gradients_of_tied_pairs_are_central_differences", "rank"),
     (AlteredSort(slope_off_under_a_mask), "mask_is_removal (gradients)", "sort"),
 ]
 
@@ -341,7 +353,7 @@ class Standardised(so.SoftSort):
 
 
 class Sigmoids(so.Relaxation):
-    """Ranks that are smooth at ties (and break the law of equal gradients there)."""
+    """Ranks that are smooth at ties."""
 
     def rank(self, scores, *, dim, descending, mask):
         lead = scores[..., :, None] - scores[..., None, :]

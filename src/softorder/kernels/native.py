@@ -108,10 +108,9 @@ class Native(OfScores):
         xp, shape = wiring.xp, scores.shape
         if permutation.ndim == 1:
             items = permutation[None, :]
-        elif tuple(permutation.shape) == shape:
-            items = _rows(xp, permutation, shape)
         else:
-            return None
+            shape = (*_broadcast(permutation.shape[:-1], shape[:-1]), shape[-1])
+            items = _rows(xp, permutation, shape)
         problem, flat = self._prepare(shape, scores.dtype), _rows(xp, x, shape)
         product = _native(wiring).product
         y = product(self._prefix + "log_prob", flat, items, self._flat_scale(shape), problem)

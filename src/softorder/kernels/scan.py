@@ -120,13 +120,34 @@ class Recurrence:
     """
 
     def __init__(
-        self, wiring: Wiring, scores: SortedScores, scale: Any, kernel: Exponentials
+        self,
+        wiring: Wiring,
+        scores: SortedScores,
+        scale: Any,
+        kernel: Exponentials,
+        *,
+        transposed: bool = False,
     ) -> None:
-        """Compute the gaps between neighbouring positions, and the gates that they make."""
+        """Compute the gaps between neighbouring positions, and the gates that they make.
+
+        Args:
+            wiring: The framework of the arrays.
+            scores: The sorted scores.
+            scale: As in `Scan`.
+            kernel: exp(-u^p) as a sum of exponentials.
+            transposed: Sum over positions at every item, for K^T w: it has the same values, and at
+                ties other derivatives.
+        """
         self.wiring = wiring
         self.kernel = kernel
+        self.is_transposed = transposed
+        self._arguments = wiring, scores, scale, kernel
         xp = wiring.xp
-        x = xp.astype(scores.sorted_items, xp.float64)
+        # Of what is summed over, and of where the sums are: the same values.
+        of_sum, of_result = scores.sorted_items, scores.positions
+        if transposed:
+            of_sum, of_result = of_result, of_sum
+        x = xp.astype(of_sum, xp.float64)
         if not isinstance(scale, float):
             scale = xp.astype(scale, xp.float64)
         gap = (shift(xp, x, x[..., :1]) - x) / scale
@@ -140,8 +161,12 @@ class Recurrence:
         self.ties = scores.ties
         self.offset = None
         if self.ties is not None:
-            # Exactly 0: what a derivative moves a position by, less what it moves its item by.
-            self.offset = (xp.astype(scores.positions, xp.float64) - x) / scale
+            # Exactly 0, but a derivative may move a position by more than its item.
+            self.offset = (xp.astype(of_result, xp.float64) - x) / scale
+
+    def transposed(self) -> Recurrence:
+        """Return the same sums over positions."""
+        return self if self.ties is None else Recurrence(*self._arguments, transposed=True)
 
     def sums(self, w: Array) -> Array:
         """Return K w for w (..., n, c)."""
@@ -153,9 +178,7 @@ class Recurrence:
         if self.wiring.beside is not None:
             sums = self.wiring.beside(self.kernel, self.gap, self.cut, w, self.offset)
         else:
-            sums = sums_beside(
-                self._scan, self.wiring.xp, self.kernel, self.gate, w, self.offset
-            )
+            sums = sums_beside(self._scan, self.wiring.xp, self.kernel, self.gate, w, self.offset)
         # The weight of an item for itself is 1.
         sums = sums + w + self.spoiled[..., None, :]
         return sums if self.ties is None else sums + self._among_ties(w)
@@ -163,38 +186,43 @@ class Recurrence:
     def _among_ties(self, w: Array) -> Array:
         """Return an exact 0 with what the derivative of K w lacks for pairs of tied scores.
 
-        Of exp(-|u|), the recurrences have the slope of one order of the ties, this adds that of the
+        Of exp(-|u|), the recurrences have the slope of one order of the ties; this adds that of the
         mean over all orders. For exp(-u^2) it is the second derivative of an item's own weight.
         """
         offset = self._offset_column()
         if not self.kernel.is_real:
             return -offset * offset * w
-        slope, before, total, after = self._tied_moments(w)
-        first = slope * total[0] - (after[0] - before[0])
-        return first + 0.5 * (slope * slope * total[1] - (after[1] + before[1]))
+        slope = self._tied_slopes()
+        if self.is_transposed:
+            before, after = self._tied_sums(w)
+            total = self.ties.total
+            first = offset * (total(slope * w) - (before - after))
+            return first + 0.5 * offset * offset * (total(slope * slope * w) - (before + after))
+        (before, square_before), (after, square_after) = self._tied_offsets(w)
+        own, own_square = -offset * w, offset * offset * w
+        first = slope * (before + own + after) - (after - before)
+        square = square_before + own_square + square_after
+        return first + 0.5 * (slope * slope * square - (square_after + square_before))
 
-    def _tied_moments(self, w: Array) -> tuple[Array, ...]:
-        """Return the mean slope at each position, and sums of e w and e^2 w over tied items.
+    def _tied_slopes(self) -> Array:
+        return self.ties.slopes(self.wiring.xp.float64)[..., None, :]
+
+    def _tied_offsets(self, w: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """Return `_tied_sums` of e w and of e^2 w: those before, and those after.
 
         e, an exact 0, is what a derivative moves an item by, less what it moves its position by.
-        The sums are over the tied items before the position, over all, and over those after: each
-        (2, ..., c, n).
         """
-        xp, ties = self.wiring.xp, self.ties
-        assert ties is not None
         e = -self._offset_column()
-        moments = xp.stack([e * w, e * e * w])
-        inside = xp.astype(ties.place > 0, xp.float64)
-        batch = numpy.broadcast_shapes(tuple(inside.shape[:-1]), tuple(moments.shape[:-2]))
-        moments = xp.broadcast_to(moments, (*batch, *moments.shape[-2:]))
-        inside = xp.broadcast_to(inside, (*batch, inside.shape[-1]))
-        before = self._scan(inside, moments) - moments
-        total = ties.total(moments)
-        return ties.slopes(xp.float64)[..., None, :], before, total, total - before - moments
+        before, after = self._tied_sums(self.wiring.xp.stack([e * w, e * e * w]))
+        return (before[0, ...], before[1, ...]), (after[0, ...], after[1, ...])
 
-    def _offset_column(self) -> Array:
-        assert self.offset is not None
-        return self.offset[..., None, :]
+    def _tied_sums(self, w: Array) -> tuple[Array, Array]:
+        """Return sums over the tied items before each position, and over those after it."""
+        before = self.ties.before(w)
+        return before, self.ties.total(w) - before - w
+
+    def _offset_column(self) -> Any:
+        return None if self.offset is None else self.offset[..., None, :]
 
     def normalizers(self) -> Array:
         """Return Z = K 1, (..., n)."""
@@ -206,11 +234,34 @@ class Recurrence:
         v = xp.matrix_transpose(xp.astype(v, xp.float64))
         ones = xp.broadcast_to(self._ones()[..., None, :], (*v.shape[:-2], 1, v.shape[-1]))
         sums = self._sums(xp.concat([v, ones], axis=-2))
-        return xp.matrix_transpose(sums[..., :-1, :] / sums[..., -1:, :])
+        means = sums[..., :-1, :] / sums[..., -1:, :]
+        if not self.kernel.is_real and v.shape[-1]:
+            means = self._bounded(means, xp.min(v, axis=-1), xp.max(v, axis=-1))
+        return xp.matrix_transpose(means)
 
     def spread(self, u: Array) -> Array:
         """Return K (u / Z), (..., n, f) in sorted order."""
-        return self.sums(u / self.normalizers()[..., None])
+        xp = self.wiring.xp
+        sums = self.transposed().sums(u / self.normalizers()[..., None])
+        if self.kernel.is_real or not u.shape[-2]:
+            return sums
+        # No bound but 0, and only where all numbers are on one side of it.
+        lowest = xp.where(xp.min(u, axis=-2) >= 0, 0.0, -math.inf)
+        highest = xp.where(xp.max(u, axis=-2) <= 0, 0.0, math.inf)
+        sums = self._bounded(xp.matrix_transpose(sums), lowest, highest)
+        return xp.matrix_transpose(sums)
+
+    def _bounded(self, x: Array, lowest: Array, highest: Array) -> Array:
+        """Return x (..., c, n) within bounds (..., c), with the derivative of x.
+
+        Complex terms cancel, and may leave a little less than 0 where there is no more than 0.
+        """
+        xp, stop = self.wiring.xp, self.wiring.stop_gradient
+        value = stop(x)
+        low, high = (stop(bound)[..., None] for bound in (lowest, highest))
+        # A NaN stays.
+        bounded = xp.where(value < low, low, xp.where(value > high, high, value))
+        return bounded if value is x else bounded + (x - value)
 
     def reached(self, ends: Array) -> Array:
         """Tell which positions have a weight above zero for the items where `ends` is 1."""
@@ -253,9 +304,12 @@ class Recurrence:
         """Return for `moments` what `_among_ties` does for sums."""
         if not self.kernel.is_real:
             return self.offset * self.offset
-        slope, before, total, after = self._tied_moments(self._ones()[..., None, :])
-        first = -slope * total[0] - (before[0] - after[0])
-        return (first - slope * slope * total[1] + before[1] + after[1])[..., 0, :]
+        slope, ones = self._tied_slopes(), self._ones()[..., None, :]
+        (before, square_before), (after, square_after) = self._tied_offsets(ones)
+        offset = self._offset_column()
+        first = -slope * (before - offset + after) - (before - after)
+        square = square_before + offset * offset + square_after
+        return (first - slope * slope * square + square_before + square_after)[..., 0, :]
 
     def _directions(self) -> list[tuple[Array, Array, bool]]:
         """Return gates and gaps as a scan from the left meets them, and one from the right."""

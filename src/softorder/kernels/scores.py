@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from softorder import _checks
-from softorder._array import Array, Wiring, count_valid, device_of, take_along, widen
+from softorder._array import Array, Wiring, arange_like, count_valid, device_of, take_along, widen
 from softorder.kernels.ties import Ties, find_ties
 
 # P is block diagonal: items of different blocks have weight zero for each other.
@@ -143,6 +143,19 @@ class SortedScores:
             return x[..., self._window]
         column = self.wiring.add_along_axis(x[..., None], self.order, self.order.shape[-1])
         return column[..., 0]
+
+    @property
+    def window(self) -> slice:
+        """Which positions the items stand at: all of them, or fewer after `in_order`."""
+        return slice(0, self.shape[-1]) if self._window is None else self._window
+
+    def columns_by_item(self, x: Array) -> Array:
+        """Return x (..., k, items in sorted order) with the items as they came."""
+        if self._window is not None:
+            return x
+        xp, n = self.wiring.xp, self.shape[-1]
+        place = self.wiring.add_along_axis(arange_like(xp, n, self.order)[:, None], self.order, n)
+        return take_along(self.wiring, x, xp.matrix_transpose(place), axis=-1)
 
     def at(self, rows: Array | None) -> Array:
         """Return the sorted scores at the positions `rows`, (..., k); None means all."""

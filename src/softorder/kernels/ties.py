@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
+
 from softorder._array import Array, Wiring, arange_like, take_along
 
 
@@ -29,6 +31,16 @@ class Ties:
         xp, n = self.wiring.xp, x.shape[-1]
         sums = self.wiring.add_along_axis(xp.matrix_transpose(x), self.group, n)
         return take_along(self.wiring, xp.matrix_transpose(sums), self.group[..., None, :], -1)
+
+    def before(self, x: Array) -> Array:
+        """Return the sum of x (..., c, n) over the positions of the group before each."""
+        xp = self.wiring.xp
+        inside = xp.astype(self.place > 0, xp.float64)
+        batch = numpy.broadcast_shapes(tuple(inside.shape[:-1]), tuple(x.shape[:-2]))
+        x = xp.broadcast_to(x, (*batch, *x.shape[-2:]))
+        scan = self.wiring.scan
+        assert scan is not None  # as in every framework that has derivatives
+        return scan(xp.broadcast_to(inside, (*batch, inside.shape[-1])), x) - x
 
     def average_gradient(self, x: Array) -> Array:
         """Return x (..., n); a derivative is the mean of those of the group."""

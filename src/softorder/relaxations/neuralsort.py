@@ -66,55 +66,76 @@ class _Logits:
         """Hold the scores, and tau: a number, or an array of shape (..., 1, 1)."""
         self.scores = scores
         self.tau = tau
-        self.sums = _distances_above(scores)
+        xp = scores.wiring.xp
+        x = xp.astype(scores.sorted_items, xp.float64)
+        self.gaps = shift(xp, x, x[..., :1]) - x
+        self.tied = _tied_distances(scores, x)
 
     def of_rows(self, scores: SortedScores, rows: Array | None) -> Array:
         """Return the logits of all items at the positions `rows`: as `RowSoftmax` asks for them."""
-        sums, wiring = self.sums, scores.wiring
-        place = arange_like(wiring.xp, sums.shape[-1], sums) if rows is None else rows
-        here = place, pick(wiring, scores.sorted_items, rows), pick(wiring, sums, rows)
-        there = scores.items[..., None, :], scores.by_item(sums)[..., None, :]
-        cost = _cost(scores, tuple(x[..., :, None] for x in here), there)
-        return -cost / self.tau
+        every = arange_like(scores.wiring.xp, scores.shape[-1], self.gaps)
+        here = (every if rows is None else rows)[..., :, None]
+        cost = _costs_from(scores, here, every[scores.window], self.gaps[..., None, scores.window])
+        if self.tied is not None:
+            own = pick(scores.wiring, self.tied, rows)[..., :, None]
+            cost = cost + own - self.tied[..., None, scores.window]
+        return -_bounded(scores, scores.columns_by_item(cost)) / self.tau
 
     def of_places(self, place: Array) -> Array:
-        """Return the logit of one item at each position: that which stands at `place` (..., n)."""
-        scores, sums = self.scores, self.sums
-        here = arange_like(scores.wiring.xp, sums.shape[-1], sums), scores.sorted_items, sums
-        x, others = (take_along(scores.wiring, a, place, axis=-1) for a in here[1:])
+        """Return the logit of one item at each position: that which stands at `place` (..., n).
+
+        With 0-based positions r and p, sorted scores x, and V the sums of the distances to all
+        larger scores, the paper's logits differ by -2 (V_p - V_r) - (2r + 1) (x_p - x_r).
+        """
+        wiring, xp = self.scores.wiring, self.scores.wiring.xp
+        here = xp.astype(arange_like(xp, self.gaps.shape[-1], self.gaps), xp.float64)
+        above = wiring.cumulative_sum(here * self.gaps, -1)
+        if self.tied is not None:
+            above = above - 0.5 * self.tied
+        x = xp.astype(self.scores.sorted_items, xp.float64)
+        step, rise = (take_along(wiring, a, place, axis=-1) - a for a in (x, above))
         tau = self.tau if isinstance(self.tau, float) else self.tau[..., 0]
-        return -_cost(scores, here, (x, others)) / tau
+        return -_bounded(self.scores, 2 * rise + (2 * here + 1) * step) / tau
 
 
-def _distances_above(scores: SortedScores) -> Array:
-    """Return at each position the sum of the distances to all larger scores, in float64.
+def _costs_from(scores: SortedScores, here: Array, there: Array, gaps: Array) -> Array:
+    """Return how far the logit of each item is below that of the item at the position itself.
 
-    A_s 1 is this and the same from below. Made of gaps, no term of which cancels another.
-    """
-    xp = scores.wiring.xp
-    x = xp.astype(scores.sorted_items, xp.float64)
-    gaps = shift(xp, x, x[..., :1]) - x
-    place = xp.astype(arange_like(xp, x.shape[-1], x), xp.float64)
-    return scores.wiring.cumulative_sum(place * gaps, -1)
-
-
-def _cost(scores: SortedScores, here: tuple[Array, ...], there: tuple[Array, Array]) -> Array:
-    """Return how far the logit of an item is below that of the item at its own position.
-
-    With 0-based positions r and p, sorted scores x and the sums V of `_distances_above`, the
-    paper's logits differ by c_r(p) - c_r(r) = -2 (V_p - V_r) - (2r + 1) (x_p - x_r): the number
-    of items is gone, and so is any block before this one (kernels/README.md).
+    Gap q stands between the positions q - 1 and q. From position r it counts 2 |q - r| - 1 times to
+    the right and 2 |q - r| + 1 times to the left: the costs add up from r outwards, with no
+    difference of large sums (kernels/README.md).
 
     Args:
-        scores: For the framework and the dtype of the result.
-        here: r, x_r and V_r.
-        there: x_p and V_p.
+        scores: For the framework.
+        here: (..., k, 1) the positions.
+        there: (m,) the positions of the items.
+        gaps: (..., 1, m) before each item.
     """
+    xp, add_up = scores.wiring.xp, scores.wiring.cumulative_sum
+    steps = there - here
+    times = xp.astype(2 * xp.abs(steps), gaps.dtype)
+    right = add_up(xp.where(steps > 0, (times - 1) * gaps, 0.0), -1)
+    left = xp.flip(xp.where(steps > 0, 0.0, (times + 1) * gaps), axis=-1)
+    return right + xp.flip(shift(xp, add_up(left, -1)), axis=-1)
+
+
+def _tied_distances(scores: SortedScores, x: Array) -> Array | None:
+    """Return an exact 0 with what the derivative of A_s 1 has too much: pairs of tied scores.
+
+    |s_j - s_k| has no slope where the two are tied. Gaps give it the sign of one order: in all,
+    (m - 1 - 2i) times the score at place i among m, less those after it, plus those before it.
+    """
+    ties, stop = scores.ties, scores.wiring.stop_gradient
+    if ties is None or stop(x) is x:
+        return None
+    moved = (x - stop(x))[..., None, :]
+    before = ties.before(moved)
+    after = ties.total(moved) - before - moved
+    imbalance = scores.wiring.xp.astype(ties.size - 1 - 2 * ties.place, x.dtype)
+    return imbalance * moved[..., 0, :] - (after - before)[..., 0, :]
+
+
+def _bounded(scores: SortedScores, cost: Array) -> Array:
     xp = scores.wiring.xp
-    place, x, sums = here
-    other_x, other_sums = there
-    # In float64: both parts are about n times as large as what they leave.
-    step = xp.astype(other_x, xp.float64) - xp.astype(x, xp.float64)
-    cost = 2 * (other_sums - sums) + (2 * xp.astype(place, xp.float64) + 1) * step
     bound = 0.5 * float(xp.finfo(scores.dtype).max)
     return xp.astype(xp.where(cost > bound, bound, cost), scores.dtype)

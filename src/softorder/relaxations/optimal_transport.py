@@ -31,10 +31,10 @@ class OptimalTransportSort(PermutationRelaxation):
     over matrices whose rows and columns sum to 1, which is the transport of least squared distance.
     y are the targets, evenly spaced from 1 for the largest to 0 for the smallest. z are the scores
     less their mean, divided by their standard deviation: P does not change when the scores are
-    shifted or scaled, and epsilon has no unit; where all scores are equal, it has no derivative, and
-    the gradient is zero. P goes to the exact permutation as epsilon goes to
-    0; the iterations begin at the potentials of the exact sort, so that this holds for any number
-    of them. Each costs O(n^2), or O(n m) with m targets. `P.marginal_error()` is what is left.
+    shifted or scaled, and epsilon has no unit. Where all scores are equal it has no derivative, and
+    the gradient is zero. P goes to the exact permutation as epsilon goes to 0; the iterations begin
+    at the potentials of the exact sort, so that this holds for any number of them. Each costs
+    O(n^2), or O(n m) with m targets. `P.marginal_error()` is what is left.
 
     Args:
         epsilon: The strength of the entropy: a positive number, or an array with one value per
