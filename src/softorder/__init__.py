@@ -42,7 +42,7 @@ from softorder.relaxations.base import (
 )
 from softorder.relaxations.sinkhorn import gumbel_sinkhorn
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ApproximateRank",

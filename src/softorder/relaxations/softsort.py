@@ -33,7 +33,8 @@ class SoftSort(PermutationRelaxation):
     Rows are unimodal distributions, the mode of row r is the r-th item of the exact argsort, and
     the matrix goes to the exact permutation as tau goes to 0. Products with it cost O(n log n)
     time and O(n) memory for "abs" and "square", O(n^2) time and O(n) memory for other metrics; see
-    `softorder.config`.
+    `softorder.config`. At ties the gradient is the mean over all orders of the tied scores. Where
+    all scores are equal it is zero, unless the metric is "abs".
 
     Args:
         tau: The temperature, in the units of d: a positive number, or an array with one value per
