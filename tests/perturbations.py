@@ -251,10 +251,12 @@ BY_FILE = {
     "softrank": {
         "ranks": _after(softrank, "expected_ranks", _scaled),
         "ranks_gradient": _after(softrank, "expected_ranks", _wrong_slope),
-        "differences": _after(contests._Contests, "differences", _scaled),
+        "differences": _after(contests.Contests, "differences", _scaled),
         # Not scaled: a distribution is normalised afterwards.
-        "losses": _after(contests, "_count_losses", _shifted),
+        "losses": _after(contests, "count_losses", _shifted),
         "losses_gradient": _after(contests, "_place", _wrong_slope),
+        "log_probability": _after(softrank, "log_rank_probability", _scaled),
+        "log_probability_gradient": _after(softrank, "log_rank_probability", _wrong_slope),
         "normal_cdf": lambda: _after_wiring("normal_cdf", _scaled),
     },
     "fast_soft": {

@@ -32,7 +32,7 @@ def expected_ranks(scores: SortedScores, beats: Callable[[Array], Array], scale:
         beats: The chance that an item wins, as a function of the scaled difference; 1/2 at 0.
         scale: What differences are divided by: a number, or an array (..., 1).
     """
-    contests = _Contests(scores, scale)
+    contests = Contests(scores, scale)
     xp = scores.wiring.xp
 
     def ranks(rows: Array) -> Array:
@@ -58,7 +58,7 @@ def rank_distribution(
         weights: Of the quadrature; they sum to 1.
         scale: The standard deviation of the noise: a number, or an array (..., 1).
     """
-    contests = _Contests(scores, scale)
+    contests = Contests(scores, scale)
     wiring, xp, n = scores.wiring, scores.wiring.xp, scores.shape[-1]
     like = {"dtype": xp.float64, "device": scores.device}
     z, weight = xp.asarray(nodes, **like)[:, None], xp.asarray(weights, **like)[:, None]
@@ -68,9 +68,9 @@ def rank_distribution(
         none = contests.apart(rows) | (rows[:, None] == contests.every)
         chances = wiring.normal_cdf(contests.differences(rows)[..., None, :] - z)
         chances = xp.where(none[..., None, :], 0.0, chances)
-        return xp.sum(weight * _count_losses(wiring, chances), axis=-2)
+        return xp.sum(weight * count_losses(wiring, chances), axis=-2)
 
-    # All steps of `_count_losses` are kept for the backward pass of a part.
+    # All steps of `count_losses` are kept for the backward pass of a part.
     each = math.prod(scores.shape) * n
     parts = _slices(len(nodes), each)
 
@@ -90,10 +90,11 @@ def _slices(count: int, each: int) -> list[slice]:
     return [slice(start, start + height) for start in range(0, count, height)]
 
 
-class _Contests:
+class Contests:
     """All pairs of positions, a few rows at a time."""
 
-    def __init__(self, scores: SortedScores, scale: Any) -> None:
+    def __init__(self, scores: SortedScores, scale: Any, far: float = _FAR) -> None:
+        """Hold the scores, and how large a scaled difference can be."""
         self.wiring = scores.wiring
         xp = self.wiring.xp
         # Not inside what is computed twice: `scores` computes a thing once.
@@ -101,6 +102,7 @@ class _Contests:
         self.every = arange_like(xp, scores.shape[-1], scores.order)
         self.x = xp.astype(scores.sorted_items, xp.float64)
         self.scale = scale if isinstance(scale, float) else scale[..., None]
+        self.far = far
 
     def apart(self, rows: Array) -> Array:
         """Tell which positions never meet those of `rows`, (..., k, n): those of other blocks."""
@@ -110,7 +112,8 @@ class _Contests:
         """Return (x_p - x_i) / scale for positions i of `rows` and all p, (..., k, n)."""
         here = pick(self.wiring, self.x, rows)[..., :, None]
         difference, xp = (self.x[..., None, :] - here) / self.scale, self.wiring.xp
-        return xp.where(difference > _FAR, _FAR, xp.where(difference < -_FAR, -_FAR, difference))
+        far = self.far
+        return xp.where(difference > far, far, xp.where(difference < -far, -far, difference))
 
     def by_parts(self, function: Callable[[Array], Array], each: int, axis: int) -> Array:
         """Return function(rows) for all rows, some at a time, and again in the backward pass.
@@ -126,7 +129,7 @@ class _Contests:
         return self.wiring.by_parts(function, self.every, height, axis)
 
 
-def _count_losses(wiring: Wiring, chances: Array) -> Array:
+def count_losses(wiring: Wiring, chances: Array) -> Array:
     """Return the distribution of the number of losses, (..., n), from the chances (..., n)."""
     xp = wiring.xp
     none = xp.concat([xp.ones_like(chances[..., :1]), xp.zeros_like(chances[..., 1:])], axis=-1)

@@ -6,11 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from softorder._array import Array, cast
+import numpy
+
+from softorder._array import Array, arange_like, cast, count_valid, take_along
 from softorder.kernels.contests import expected_ranks, rank_distribution
-from softorder.kernels.dense import Explicit
+from softorder.kernels.dense import OfScores, Rows
 from softorder.kernels.operator import Operator
-from softorder.kernels.scores import SortedScores
+from softorder.kernels.rank_tails import log_rank_probability
+from softorder.kernels.scores import MASKED, Kept, SortedScores, pick
+from softorder.kernels.tiled import inverse_order
 from softorder.relaxations.base import (
     PermutationRelaxation,
     RankRelaxation,
@@ -28,8 +32,9 @@ class SoftRank(PermutationRelaxation, RankRelaxation):
 
     P[r, i] is the probability that item i is the r-th largest when each score has noise of its
     own. It is doubly stochastic, and exact: given an item's own noise its contests are
-    independent, and its noise is integrated over by quadrature (to about 1e-12). `rank` costs
-    O(n^2) time and O(n) memory; P costs O(n^3) time and O(n^2) memory.
+    independent, and its noise is integrated over by quadrature (to about 1e-12). `log_prob` and
+    `log_matrix` are right however small a probability is. `rank` costs O(n^2) time and O(n)
+    memory, P and `log_prob` about O(n^3) time, `log_matrix` O(n^4).
 
     Args:
         tau: The variance of the noise, in squared units of the scores: a positive number, or an
@@ -54,15 +59,7 @@ class SoftRank(PermutationRelaxation, RankRelaxation):
 
     def operator(self, scores: SortedScores) -> Operator:
         """Return the matrix for sorted scores of shape (..., n)."""
-        scale = _root(scores, temperature_of_row(self.tau, scores))
-
-        def log_matrix() -> Array:
-            xp = scores.wiring.xp
-            matrix = rank_distribution(scores, *_quadrature(scores.shape[-1]), scale)
-            matrix = xp.astype(matrix, scores.dtype)
-            return xp.where(matrix == 0, -math.inf, xp.log(xp.where(matrix == 0, 1.0, matrix)))
-
-        return Explicit(scores, log_matrix)
+        return _RankDistribution(scores, _root(scores, temperature_of_row(self.tau, scores)))
 
     def ranks(self, scores: SortedScores) -> Array:
         """Return the expected ranks by position, within each block."""
@@ -87,6 +84,58 @@ class SoftRank(PermutationRelaxation, RankRelaxation):
         scale = _root(ready, 2 * temperature_of_row(self.tau, ready))
         matrix = rank_distribution(ready, [0.0], [1.0], scale)
         return cast(ready.wiring.xp, matrix, scores.dtype)
+
+
+class _RankDistribution(OfScores, Rows):
+    """P[r, i] is the probability that item i is the r-th largest; log P has a way of its own."""
+
+    def __init__(self, scores: SortedScores, scale: Any) -> None:
+        self._hold(scores)
+        self.scale = scale
+        self._matrix = Kept(scores.wiring)
+
+    def rows(self, rows: Array | None = None) -> Array:
+        matrix = self._matrix.get(self._make)
+        return matrix if rows is None else take_along(self.wiring, matrix, rows[..., None], axis=-2)
+
+    def _make(self) -> Array:
+        matrix = rank_distribution(self.scores, *_quadrature(self.shape[-1]), self.scale)
+        return self.wiring.xp.astype(matrix, self.scores.dtype)
+
+    def log_rows(self, rows: Array | None = None) -> Array:
+        xp, n = self.wiring.xp, self.shape[-1]
+        places: Array = arange_like(xp, n, self.order) if rows is None else rows
+        batch = numpy.broadcast_shapes(self.shape[:-1], places.shape[:-1])
+        position = xp.broadcast_to(places[..., :, None], (*batch, places.shape[-1], n))
+        item = xp.broadcast_to(inverse_order(self)[..., None, :], position.shape)
+        flat = (*batch, places.shape[-1] * n)
+        log_p = self._log_entries(xp.reshape(position, flat), xp.reshape(item, flat))
+        return xp.reshape(log_p, position.shape)
+
+    def log_prob(self, permutation: Array) -> Array:
+        xp = self.wiring.xp
+        position = arange_like(xp, self.shape[-1], self.order)
+        item = take_along(self.wiring, inverse_order(self), permutation, axis=-1)
+        log_p = self._log_entries(xp.broadcast_to(position, item.shape), item)
+        if self.valid is not None:
+            log_p = xp.where(position < count_valid(xp, self.valid), log_p, 0.0)
+        return xp.sum(log_p, axis=-1)
+
+    def entropy(self, rows: Array | None = None) -> Array:
+        p, xp = self.rows(rows), self.wiring.xp
+        return 0.0 - xp.sum(p * xp.log(xp.where(p == 0, 1.0, p)), axis=-1)
+
+    def _log_entries(self, position: Array, item: Array) -> Array:
+        """Return log P at positions and items, which are given by their sorted positions."""
+        wiring, xp, scores = self.wiring, self.wiring.xp, self.scores
+        begin, size = (pick(wiring, x, item) for x in scores.spans())
+        losses = position - begin
+        inside = (losses >= 0) & (losses < size)
+        inside = inside & (pick(wiring, scores.position_block, item) != MASKED)
+        log_p = log_rank_probability(scores, item, xp.where(inside, losses, 0), self.scale)
+        # The rounding of a certainty may be on the wrong side of 0.
+        log_p = xp.where(log_p > 0, 0.0, log_p)
+        return xp.astype(xp.where(inside, log_p, -math.inf), scores.dtype)
 
 
 def _quadrature(n: int) -> tuple[list[float], list[float]]:
