@@ -51,7 +51,7 @@ choose: $(READY)  ## Write docs/how_to_choose.md from what was found and measure
 frameworks: $(READY)  ## Write docs/frameworks.md: what each framework has, as the tests find it
 	$(BIN)/python tests/framework_table.py
 
-report: $(READY)  ## Write docs/report.html and the README's figures and tables from the committed results
+report: $(READY)  ## Write docs/report.html and the README's figures and tables from records/
 	$(BIN)/python -m tools.results_pages
 
 # The peers, each by itself: one that cannot be installed does not stop the others, and its rows

@@ -1,8 +1,10 @@
 """The project's own files agree with each other, and the example runs."""
 
+import importlib
 import importlib.metadata
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -69,6 +71,34 @@ def test_what_the_results_show_is_what_is_committed():
     command = [sys.executable, "-m", "tools.results_pages", "--check"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+def test_what_a_user_runs_does_not_enter_the_committed_pages(tmp_path, monkeypatch):
+    """`make run` and then `make test` in one clone."""
+    from softorder_experiments.config import Place
+    from softorder_experiments.runs import Run, append_record
+
+    monkeypatch.syspath_prepend(ROOT)
+    results_pages = importlib.import_module("tools.results_pages")
+    for folder in ("records", "benchmarks/results"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    before = results_pages.committed(tmp_path)
+    assert len(before.records) > 50
+    theirs = next(record for record in before.records if record["task"] == "sort")
+    append_record(Run(tmp_path / Place.out, theirs["run"]).records, theirs)
+    after = results_pages.committed(tmp_path)
+    assert (after.records, after.benchmark.lines) == (before.records, before.benchmark.lines)
+    assert f"/{Place.out}/" in (ROOT / ".gitignore").read_text().splitlines()
+
+
+def test_ci_runs_the_two_commands_of_the_readme_in_their_order():
+    (section,) = re.findall(
+        "## Two commands\n\n```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.S
+    )
+    commands = [line.partition("#")[0].strip() for line in section.splitlines()]
+    assert commands == ["make run", "make test"]
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert [line for line in lines if line.startswith("make")] == commands
 
 
 def test_the_quickstart_prints_figure_1_and_draws(tmp_path):

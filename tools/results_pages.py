@@ -1,4 +1,6 @@
-"""Write what the committed results show: docs/report.html, the README's picture and its tables.
+"""Write what the committed records show: docs/report.html, the README's picture and its tables.
+
+What a user runs is written to results/, which git ignores, and never enters these pages.
 
 python -m tools.results_pages            writes them
 python -m tools.results_pages --check    says whether they are what would be written
@@ -25,8 +27,7 @@ DOCS = ROOT / "docs"
 
 def files() -> dict[pathlib.Path, str]:
     """Return what each file should hold."""
-    benchmark = max((ROOT / "benchmarks" / "results").glob("*.jsonl"))
-    report = Report.read(ROOT / "results", benchmark)
+    report = committed(ROOT)
     (picture,) = of_sorting_time(report.benchmark)
     return {
         DOCS / "report.html": report.render(),
@@ -34,6 +35,12 @@ def files() -> dict[pathlib.Path, str]:
         DOCS / "figures" / "time-dark.svg": picture.dark,
         README: _put(README.read_text(), _tables(report.records)),
     }
+
+
+def committed(root: pathlib.Path) -> Report:
+    """Return the report about what a clone holds, whatever was run in it since."""
+    benchmark = max((root / "benchmarks" / "results").glob("*.jsonl"))
+    return Report.read(root / "records", benchmark)
 
 
 def _put(text: str, table: str) -> str:
@@ -77,7 +84,7 @@ def main() -> None:
     for file, text in stale:
         name = file.relative_to(ROOT)
         if check:
-            print(f"{name} is not what the results say; `make report` writes it", file=sys.stderr)
+            print(f"{name} is not what the records say; `make report` writes it", file=sys.stderr)
         else:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)

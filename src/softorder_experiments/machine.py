@@ -13,7 +13,7 @@ from typing import Any
 
 _HERE = Path(__file__).resolve().parent
 # What is written by measuring does not change what is measured.
-_RESULTS = (":(top,exclude)results", ":(top,exclude)benchmarks/results")
+_RESULTS = (":(top,exclude)records", ":(top,exclude)benchmarks/results")
 PACKAGES = ("torch", "numpy", "softorder", "lightning-fabric")
 
 
