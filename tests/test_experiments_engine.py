@@ -14,6 +14,7 @@ import sys
 import time
 
 import pytest
+import threadpoolctl
 import torch
 from rich.console import Console
 
@@ -25,7 +26,7 @@ from softorder_experiments.errors import UserError
 from softorder_experiments.launch import Stopped, carry_out
 from softorder_experiments.runs import Run, append_record, find_run, read_records, run_of
 from softorder_experiments.schedules import cosine
-from softorder_experiments.tasks import Sort
+from softorder_experiments.tasks import TASKS, Sort, configure
 from softorder_experiments.tasks.base import Processes, Task, derive_seed, stream
 from softorder_experiments.tasks.sort import embedded
 
@@ -127,6 +128,40 @@ def test_a_resumed_run_is_the_one_that_was_never_stopped(tmp_path, stopped, cras
     assert resumed["resumed"] >= 1
     assert unbroken["resumed"] == 0
     assert len(read_records(tmp_path / "b")) == 1
+
+
+def test_one_run_name_has_one_number_of_threads(tmp_path):
+    """Whatever the environment says: a sweep's worker has one thread, a shell has all cores."""
+    records, seen = {}, []
+    look = {0: lambda: seen.append(torch.get_num_threads())}
+    for ambient in (1, 3):
+        with engine.limited_threads(ambient):
+            for threads in (1, 2):
+                task = Toy(threads=threads, at_step=look)
+                _, record = carry_out(task, Place(str(tmp_path / str(ambient)), "cpu"), QUIET)
+                assert seen.pop() == record["threads"] == record["config"]["threads"] == threads
+                records.setdefault(record["run"], []).append(record)
+            assert torch.get_num_threads() == ambient
+    assert len(records) == 2
+    for first, second in records.values():
+        assert same(first, second)
+
+
+def test_a_measurement_has_the_threads_of_its_configuration(tmp_path):
+    """scikit-learn's principal components depend on the threads of NumPy's matrix products."""
+    seen = []
+    task = TASKS["pca"](configure("pca", None, {"components": 2}))
+    task.evaluate = lambda *_: seen.append(blas_threads()) or {"accuracy": 0.5}
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        carry_out(task, Place(str(tmp_path), "cpu"), QUIET)
+    assert seen
+    assert set().union(*seen) <= {1}
+
+
+def blas_threads():
+    return {
+        lib["num_threads"] for lib in threadpoolctl.threadpool_info() if lib["user_api"] == "blas"
+    }
 
 
 def test_random_numbers_of_a_step_do_not_depend_on_what_came_before():
@@ -466,11 +501,6 @@ def sort_digits(out, *more, **fields):
     return command, lambda: carry_out(task, dataclasses.replace(CPU, out=str(out)), QUIET)
 
 
-@pytest.fixture
-def one_thread(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
 def wait_for_step(process, out, step):
     """Wait until the checkpoint of a run has passed a step."""
     while process.poll() is None:
@@ -481,7 +511,7 @@ def wait_for_step(process, out, step):
     raise AssertionError("the process ended too early")
 
 
-def test_killed_in_the_middle_of_an_epoch_then_resumed(tmp_path, one_thread):
+def test_killed_in_the_middle_of_an_epoch_then_resumed(tmp_path):
     command, _ = sort_digits(tmp_path / "killed", "--checkpoint-seconds=0")
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     wait_for_step(process, tmp_path / "killed", 70)  # an epoch has 62
@@ -498,7 +528,7 @@ def test_killed_in_the_middle_of_an_epoch_then_resumed(tmp_path, one_thread):
     assert (unbroken["resumed"], resumed["resumed"]) == (0, 1)
 
 
-def test_two_processes_train_as_one_are_stopped_and_write_one_record(tmp_path, one_thread):
+def test_two_processes_train_as_one_are_stopped_and_write_one_record(tmp_path):
     # A checkpoint after every step: each compares the weights of the two. Three steps an epoch.
     fields = {"batch": 400, "epochs": 3}
     command, _ = sort_digits(tmp_path / "two", "--devices=2", "--checkpoint-seconds=0", **fields)

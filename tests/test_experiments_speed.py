@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 
@@ -22,7 +23,7 @@ from softorder_experiments.isolation import (
     ask,
 )
 from softorder_experiments.printed import printed
-from softorder_experiments.runs import read_records
+from softorder_experiments.runs import read_records, run_of
 from softorder_experiments.speed.child import (
     initial_scores,
     learner_of,
@@ -283,6 +284,17 @@ def test_a_point_is_measured_once(tmp_path):
     assert first["metrics"]["memory"]["bytes"] >= 0
     speed.carry_out(points, tmp_path, LIMITS, console, again=True)
     assert len(read_records(tmp_path)) == 2
+
+
+def test_another_number_of_threads_is_another_point(tmp_path):
+    names = {
+        threads: [
+            run_of("speed", point, tmp_path).name
+            for point in speed.plan(methods=["softsort-abs"], sizes=[10], threads=threads)
+        ]
+        for threads in (None, os.cpu_count(), 1 + os.cpu_count())
+    }
+    assert names[None] == names[os.cpu_count()] != names[1 + os.cpu_count()]
 
 
 def test_a_point_that_was_too_slow_is_tried_again_with_more_time(tmp_path):

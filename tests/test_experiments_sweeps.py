@@ -12,7 +12,6 @@ import threading
 import time
 
 import pytest
-import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -21,7 +20,7 @@ from softorder_experiments.config import Place
 from softorder_experiments.display import StatusFile
 from softorder_experiments.errors import UserError
 from softorder_experiments.launch import carry_out
-from softorder_experiments.runs import finished_runs, read_records
+from softorder_experiments.runs import finished_runs, read_records, run_of
 from softorder_experiments.sweeps import Cell, Choice, Job, Sweep, Workers, plan, show
 from softorder_experiments.sweeps import carry_out as carrying
 from softorder_experiments.sweeps import workers as engines
@@ -162,6 +161,21 @@ def test_there_are_no_more_workers_than_runs():
         assert count == 1
     with Workers(jobs=3).ready(100) as count:
         assert count == 3
+
+
+def test_a_sweep_and_a_run_of_one_configuration_have_one_name(monkeypatch, tmp_path):
+    runs, given = [], ["--n=3", "--data=digits", "--deterministic", f"--out={tmp_path}"]
+    monkeypatch.setattr(cli, "_carry_out", lambda *words, **_: runs.append(run_of(*words[:2], "")))
+    for threads in ([], ["--threads=2"]):
+        wishes = ["--relaxation=softsort", *given, *threads]
+        listed = CliRunner().invoke(
+            cli.app, ["sweep", "table1", "--list", "--seeds=1", *wishes], env={"COLUMNS": "200"}
+        )
+        assert CliRunner().invoke(cli.app, ["run", "sort", *wishes]).exit_code == 0
+        assert listed.output.split()[0] == runs[-1].name
+    assert runs[0].name != runs[1].name
+    with pytest.raises(UserError, match="Write --threads"):
+        plan("table1", Choice(settings=("threads=2",)))
 
 
 def test_workers_of_dask_have_one_thread_each():
@@ -456,7 +470,6 @@ def undisturbed(tmp_path_factory):
     """The records of two seeds and two relaxations, run one by one in this process."""
     out = tmp_path_factory.mktemp("undisturbed")
     place = Place(out=str(out), accelerator="cpu")
-    torch.set_num_threads(1)
     for cell in plan("table1", Choice((3,), (), False, ("digits",), None, SMALL)):
         for seed in (0, 1):
             config = dataclasses.replace(cell.config, seed=seed)

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from softorder_experiments.config import Place, from_json, parse_settings
+from softorder_experiments.config import Place, Settings, from_json, parse_settings
 from softorder_experiments.errors import UserError, choose
 
 if TYPE_CHECKING:
@@ -71,6 +71,10 @@ Preset = Annotated[
     typer.Option(help="paper, short or embedded (default: embedded for digits, else paper)."),
 ]
 Seed = Annotated[int | None, typer.Option(help="Of the weights, the data and the noise.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(help="Of each process on the CPU (default: 1). Another number is another run."),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; see `softorder list`."),
@@ -88,6 +92,7 @@ def _add_numbers_task(task: str, text: str, *examples: str) -> None:
         data: Data = None,
         preset: Preset = None,
         seed: Seed = None,
+        threads: Threads = None,
         settings: Set = None,
         out: Out = Path(Place.out),
         accelerator: Accelerator = Place.accelerator,
@@ -97,7 +102,7 @@ def _add_numbers_task(task: str, text: str, *examples: str) -> None:
     ) -> None:
         method = {"relaxation": relaxation, "stochastic": stochastic}
         place = Place(str(out), accelerator, devices, checkpoint_seconds)
-        given = {"n": n, **method, "data": data, "seed": seed}
+        given = {"n": n, **method, "data": data, "seed": seed, "threads": threads}
         _run(task, preset, given, settings or [], place, again)
 
 
@@ -135,6 +140,7 @@ def run_knn(
     data: Data = None,
     preset: Preset = None,
     seed: Seed = None,
+    threads: Threads = None,
     settings: Set = None,
     out: Out = Path(Place.out),
     accelerator: Accelerator = Place.accelerator,
@@ -143,7 +149,8 @@ def run_knn(
     again: Again = False,
 ) -> None:
     """Classify images by nearest neighbours, learnt through their soft order (Table 3)."""
-    given = {"k": k, "relaxation": relaxation, "stochastic": stochastic, "data": data, "seed": seed}
+    method = {"k": k, "relaxation": relaxation, "stochastic": stochastic}
+    given = {**method, "data": data, "seed": seed, "threads": threads}
     place = Place(str(out), accelerator, devices, checkpoint_seconds)
     _run("knn", preset, given, settings or [], place, again)
 
@@ -162,6 +169,7 @@ def run_baseline(
     data: Data = None,
     preset: Preset = None,
     seed: Seed = None,
+    threads: Threads = None,
     settings: Set = None,
     out: Out = Path(Place.out),
     accelerator: Accelerator = Place.accelerator,
@@ -174,7 +182,8 @@ def run_baseline(
 
     choose("baseline", method, {baseline.name: baseline for baseline in BASELINES})
     place = Place(str(out), accelerator, devices, checkpoint_seconds)
-    _run(method, preset, {"data": data, "seed": seed}, settings or [], place, again)
+    given = {"data": data, "seed": seed, "threads": threads}
+    _run(method, preset, given, settings or [], place, again)
 
 
 @run_app.command(
@@ -218,11 +227,16 @@ def run_speed(
     from softorder_experiments import speed
     from softorder_experiments.isolation import Limits
 
-    given = {"threads": threads, "memory_limit": memory_limit and int(memory_limit * 2**30)}
-    limits = Limits(time_limit, **{name: value for name, value in given.items() if value})
+    given = {"memory_limit": int(memory_limit * 2**30)} if memory_limit else {}
+    limits = Limits(time_limit, **given)
     devices = speed.find_devices(device)
     points = speed.plan(
-        quick=quick, methods=method or (), sizes=n or (), devices=devices, seed=seed
+        quick=quick,
+        methods=method or (),
+        sizes=n or (),
+        devices=devices,
+        seed=seed,
+        threads=threads,
     )
     console = Console()
     try:
@@ -292,7 +306,9 @@ def sweep(
     jobs: Annotated[
         int | None, typer.Option(help="Runs at once (default: as many as there are cores).")
     ] = None,
-    threads: Annotated[int, typer.Option(help="Of each run on the CPU.")] = 1,
+    threads: Annotated[
+        int, typer.Option(help="Of each run on the CPU. Another number is another run.")
+    ] = Settings.threads,
     n: Annotated[
         list[int] | None, typer.Option(help="Only these lengths of sequences; repeat it.")
     ] = None,
@@ -325,12 +341,11 @@ def sweep(
         preset,
         tuple(settings or ()),
         baselines,
+        threads,
     )
     workers = sweeps.Workers(engine, address, jobs, threads)
     place = Place(str(out), accelerator, checkpoint_seconds=checkpoint_seconds)
-    planned = sweeps.Sweep(
-        table, sweeps.plan(table, choice, grid=grid), seeds, grid, place, threads
-    )
+    planned = sweeps.Sweep(table, sweeps.plan(table, choice, grid=grid), seeds, grid, place)
     console = Console()
     if list_:
         sweeps.list_runs(console, planned)

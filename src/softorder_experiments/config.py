@@ -8,7 +8,7 @@ import json
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from softorder_experiments.errors import UserError, choose, nearest
@@ -27,15 +27,19 @@ class Settings:
         preset: The name of the preset it began as.
         data: The data set.
         seed: Of the weights, the data and the noise.
+        threads: Of each process on the CPU. Sums are rounded in another order with another number
+            of threads, so that is another run.
     """
 
     preset: str = "embedded"
     data: str = "digits"
     seed: int = 0
+    threads: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the values that stand on their own."""
         require(self, "seed", 0 <= self.seed < 2**32, "from 0 to 2^32 - 1")
+        require(self, "threads", self.threads >= 1, "at least 1", "--threads")
 
     @property
     def label(self) -> str:
@@ -84,7 +88,7 @@ class Training(Settings):
 
 @dataclass(frozen=True)
 class Place:
-    """Where and how a run is carried out; the numbers do not depend on it, up to rounding.
+    """Where a run is executed; its name does not depend on it.
 
     Args:
         out: The folder for records, checkpoints and pictures.

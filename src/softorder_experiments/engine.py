@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import threadpoolctl
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
@@ -344,6 +345,18 @@ def _heading(task: Experiment[Any], run: Run, metrics: Mapping[str, Metrics]) ->
         "seed": task.config.seed,
         "metrics": metrics,
     }
+
+
+@contextlib.contextmanager
+def limited_threads(count: int) -> Iterator[None]:
+    """Let torch and NumPy use so many threads, whatever the environment says."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        with threadpoolctl.threadpool_limits(count, user_api="blas"):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def make_fabric(place: Place, precision: str) -> Fabric:

@@ -13,7 +13,13 @@ from rich.console import Console
 
 from softorder_experiments.config import Place, Training
 from softorder_experiments.display import Display, Silent, make_display
-from softorder_experiments.engine import Interrupted, Trainer, make_fabric, measure
+from softorder_experiments.engine import (
+    Interrupted,
+    Trainer,
+    limited_threads,
+    make_fabric,
+    measure,
+)
 from softorder_experiments.errors import UserError
 from softorder_experiments.memory import keep_freed_memory
 from softorder_experiments.runs import Record, Run, run_of
@@ -58,6 +64,8 @@ def carry_out(
         keep_freed_memory()
         try:
             fabric.launch()
+            # Now, for Lightning sets the threads of the processes that it launches.
+            stack.enter_context(limited_threads(task.config.threads))
             if isinstance(task, Task):
                 seconds = place.checkpoint_seconds
                 record = Trainer(task, run, fabric, shown, seconds, is_stopped).fit()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,7 +82,7 @@ def _measure(point: SpeedConfig, name: str, limits: Limits) -> Record:
     origin = machine.describe((*machine.PACKAGES, framework))
     others, began = machine.OtherWork(), time.monotonic()
     config = dataclasses.asdict(point)
-    answer = _ask(config, framework, limits)
+    answer = _ask(config, framework, dataclasses.replace(limits, threads=point.threads))
     return {
         "schema": SCHEMA_VERSION,
         "run": name,
@@ -96,8 +95,7 @@ def _measure(point: SpeedConfig, name: str, limits: Limits) -> Record:
         "seconds": round(time.monotonic() - began, 3),
         "limits": {"seconds": limits.time_limit, "bytes": limits.memory_limit},
         "device": point.device,
-        # The others take as many as there are cores.
-        "threads": limits.threads if framework == "torch" else os.cpu_count(),
+        "threads": point.threads,
         "other_work": others.share(),
         **origin,
     }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy
 
@@ -36,6 +38,10 @@ OBJECTIVES: dict[str, Callable[[int], tuple[int, float]]] = {
 }
 
 
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
 @dataclass(frozen=True)
 class SpeedConfig(Settings):
     """One point of the experiment.
@@ -47,6 +53,7 @@ class SpeedConfig(Settings):
         order: Of the scores at the start: `random`, or `opposite` to what they learn.
         objective: The loss as it is `printed`, or as it is behind the paper's learning `curves`.
         device: `cpu`, `cuda` or `mps`; the machine is part of what is measured.
+        threads: Of torch; by default as many as there are cores, as JAX and TensorFlow take.
     """
 
     preset: str = "paper"
@@ -57,6 +64,7 @@ class SpeedConfig(Settings):
     order: str = "random"
     objective: str = "printed"
     device: str = "cpu"
+    threads: int = field(default_factory=_cores, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the values that stand on their own."""
@@ -82,6 +90,7 @@ def plan(
     sizes: Sequence[int] = (),
     devices: Sequence[str] = ("cpu",),
     seed: int = 0,
+    threads: int | None = None,
 ) -> list[SpeedConfig]:
     """Return the points in the order in which they are measured, small ones first.
 
@@ -92,6 +101,7 @@ def plan(
         devices: Where to measure; the first also has learning curves and the other order. Other
             frameworks than torch are measured on the CPU alone.
         seed: Of the scores at the start.
+        threads: Of torch; by default as many as there are cores.
     """
     for name in methods:
         _must_be_possible(name, devices)
@@ -108,7 +118,14 @@ def plan(
     if not (quick or sizes):
         first = [name for name in wanted if _serves(devices[0], name)]
         points += _curves(first, devices[0], seed) + _opposite(first, devices[0], seed)
-    return points
+    return [_with_threads(point, threads) for point in points]
+
+
+def _with_threads(point: SpeedConfig, threads: int | None) -> SpeedConfig:
+    """Return the point with the threads that are wanted; only torch can be told."""
+    if threads is None or METHODS[point.method].framework != "torch":
+        return point
+    return dataclasses.replace(point, threads=threads)
 
 
 def _curves(names: Sequence[str], device: str, seed: int) -> list[SpeedConfig]:

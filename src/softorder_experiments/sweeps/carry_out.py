@@ -103,9 +103,6 @@ def _until(asked: Callable[[], bool], jobs: Sequence[Job]) -> Iterator[Job]:
 
 def carry_out_job(job: Job) -> None:
     """Carry out one run on a worker; whatever goes wrong is written into its folder."""
-    import torch
-
-    torch.set_num_threads(job.threads)
     try:
         task = TASKS[job.task](job.config)
         display = StatusFile(job.run.status, task.selection)

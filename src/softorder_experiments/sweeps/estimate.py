@@ -6,10 +6,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import torch
-
 from softorder_experiments.display import Silent
-from softorder_experiments.engine import Trainer, make_fabric
+from softorder_experiments.engine import Trainer, limited_threads, make_fabric
 from softorder_experiments.memory import keep_freed_memory
 from softorder_experiments.runs import Run
 from softorder_experiments.sweeps.sweep import Job
@@ -22,12 +20,11 @@ _SHARE_OF_FORWARD = 1 / 3
 
 def estimate(job: Job) -> float | None:
     """Return the seconds of a whole run on this worker; None where nothing is trained."""
-    torch.set_num_threads(job.threads)
     keep_freed_memory()
     task = TASKS[job.task](job.config)
     if isinstance(task, Measurement):
         return None
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, limited_threads(task.config.threads):
         fabric = make_fabric(job.place, task.config.precision)
         trainer = Trainer(task, Run(Path(folder), "estimate"), fabric, Silent())
         trainer.steps(_WARM_UP)

@@ -47,6 +47,7 @@ class Choice:
         preset: To begin with: by default `embedded` for digits, else `paper`.
         settings: Further settings, NAME=VALUE, for every task that has them.
         baselines: Whether table 3 has its baselines.
+        threads: Of each run on the CPU.
     """
 
     n: tuple[int, ...] = ()
@@ -56,6 +57,7 @@ class Choice:
     preset: str | None = None
     settings: tuple[str, ...] = ()
     baselines: bool = True
+    threads: int = Settings.threads
 
     def methods(self) -> list[dict[str, Any]]:
         """Return the wanted methods, as fields of a configuration."""
@@ -69,6 +71,7 @@ class Choice:
         task_type = TASKS[task]
         fields = {field.name for field in dataclasses.fields(task_type.config_type)}
         settings = [text for text in self.settings if _name(text) in fields]
+        given = {**given, "threads": self.threads}
         changes = {**given, **parse_settings(task_type.config_type, settings)}
         # Where nothing is trained, there is nothing to shorten.
         no_short = self.preset == "short" and issubclass(task_type, Measurement)
@@ -154,4 +157,5 @@ _DECIDED = {
     "stochastic": "Write --stochastic or --deterministic",
     "data": "Write --data",
     "seed": "Write --seeds",
+    "threads": "Write --threads",
 }

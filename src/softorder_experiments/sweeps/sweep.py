@@ -29,7 +29,6 @@ class Job:
     task: str
     fields: dict[str, Any]
     place: Place
-    threads: int
     stop: Path
     """A file that appears when the sweep is to stop."""
 
@@ -56,7 +55,6 @@ class Sweep:
         seeds: How many.
         grid: Whether to search.
         place: Where the files are, which all workers share.
-        threads: Of each run.
     """
 
     def __init__(
@@ -66,14 +64,12 @@ class Sweep:
         seeds: int,
         grid: bool,
         place: Place,
-        threads: int = 1,
     ) -> None:
         if seeds < 1:
             raise UserError("there must be at least one seed", f"{seeds}", "Change --seeds")
         self.name, self.cells, self.seeds, self.grid = name, cells, seeds, grid
         # Workers may have another working directory.
         self.place = dataclasses.replace(place, out=str(Path(place.out).resolve()))
-        self.threads = threads
         folder = Path(self.place.out) / "sweeps"
         what = [*((cell.task, cell.config.fingerprint()) for cell in cells), grid]
         fingerprint = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
@@ -124,7 +120,7 @@ class Sweep:
     def job(self, cell: Cell, config: Settings) -> Job:
         """Return a run, ready to be sent."""
         fields = dataclasses.asdict(config)
-        return Job(cell.task, fields, self.place, self.threads, self.stop_file)
+        return Job(cell.task, fields, self.place, self.stop_file)
 
     def choose(self) -> list[Settings | None]:
         """Return the configuration of each cell that validates best; None where none finished."""
