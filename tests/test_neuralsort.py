@@ -21,7 +21,15 @@ import strategies as our
 from forks import is_true_in_a_forked_child, needs_fork, passes_in_a_fresh_process
 from softorder.kernels import choice, native, native_rows, tiled
 from softorder.relaxations.base import PermutationRelaxation
-from tolerances import GRADIENTS, VALUES, as_numpy, assert_close, gradcheck, gradgradcheck
+from tolerances import (
+    GRADIENTS,
+    SQUARE_VALUES,
+    VALUES,
+    as_numpy,
+    assert_close,
+    gradcheck,
+    gradgradcheck,
+)
 
 needs_native = pytest.mark.skipif(not native.is_built(), reason="no native kernel")
 NATIVE = pytest.param("native", marks=needs_native)
@@ -205,6 +213,65 @@ def test_values_and_gradients_are_the_literal_formula(kernel, tau, kind):
             np.testing.assert_allclose(
                 as_numpy(a).reshape(-1), b, rtol=0, atol=scale * largest, err_msg=str(dtype)
             )
+
+
+# ---------------------------------------------------------------- what the SoftSort paper proves
+
+
+@given(our.scores(min_size=1), our.temperatures)
+def test_invariance_neuralsort_of_s_is_that_of_sorted_s_with_columns_permuted(s, tau):
+    """f(s) = f(sort(s)) P_argsort(s); of tied scores any order will do."""
+    order = np.argsort(-s, kind="stable")
+    for kernel in (None, "tiled", "dense"):
+        with so.config(kernel=kernel):
+            of_sorted = so.NeuralSort(tau)(s[order]).matrix()
+            found = so.NeuralSort(tau)(s).matrix()
+        assert_close(found, of_sorted @ np.eye(len(s))[order], VALUES)
+
+
+@st.composite
+def equally_spaced(draw):
+    """Return scores b - a k in any order, and a."""
+    n, a = draw(st.integers(2, 12)), draw(st.sampled_from([0.125, 0.5, 1.25, 4.0]))
+    places = draw(st.permutations(range(n)))
+    return draw(st.sampled_from([-30.0, 0.0, 7.0])) - a * np.array(places, dtype=float), a
+
+
+@given(equally_spaced(), st.sampled_from([0.2, 1.0, 5.0]))
+def test_rows_of_equally_spaced_scores_are_gaussian_densities_of_variance_half_a_tau(spaced, tau):
+    """The paper prints the variance a tau; by its own formula it is half of that."""
+    from scipy.stats import norm
+
+    s, a = spaced
+    means = np.sort(s)[::-1, None]
+    log_density = norm.logpdf(s, loc=means, scale=np.sqrt(a * tau / 2))
+    expected = np.exp(log_density - log_density.max(-1, keepdims=True))
+    expected /= expected.sum(-1, keepdims=True)
+    for kernel in (None, "tiled", "dense"):
+        with so.config(kernel=kernel):
+            P = so.NeuralSort(tau)(s)
+            assert_close(P.matrix(), expected, VALUES)
+            assert_close(P @ np.cos(s), expected @ np.cos(s), VALUES)
+
+
+@given(equally_spaced(), st.sampled_from([0.2, 1.0, 5.0]))
+def test_softsort_square_at_a_tau_is_neuralsort_at_tau_for_equally_spaced_scores(spaced, tau):
+    s, a = spaced
+    square, neural = so.SoftSort(a * tau, "square")(s), so.NeuralSort(tau)(s)
+    assert_close(square.matrix(), neural.matrix(), SQUARE_VALUES)
+    assert_close(square @ np.cos(s), neural @ np.cos(s), SQUARE_VALUES)
+
+
+def test_softsort_square_is_not_neuralsort_at_other_spacings_nor_in_its_gradient():
+    equal = tensor([0.0, 1.0, 2.0, 3.0], requires_grad=True)
+    sums = [weigh(how(equal).matrix()) for how in (so.SoftSort(1.0, "square"), so.NeuralSort(1.0))]
+    square, neural = (torch.autograd.grad(total, equal)[0] for total in sums)
+    assert (square - neural).abs().max() > 0.01
+    uneven = tensor([0.0, 1.0, 2.0, 5.0])
+    square, neural = (
+        how(uneven).matrix() for how in (so.SoftSort(1.0, "square"), so.NeuralSort(1.0))
+    )
+    assert (square - neural).abs().max() > 0.01
 
 
 # ---------------------------------------------------------------- every product, every kernel
