@@ -113,12 +113,52 @@ def test_embeddings_have_full_precision_under_autocast():
 def test_autoencoders_go_through_their_code(network, shape, code):
     network = network(shape)
     images = torch.rand(4, *shape)
-    assert network.encoder(images).shape == (4, code)
+    codes = network.encoder(images)
+    assert codes.shape == (4, code)
     assert network(images).shape == images.shape
     assert network(images).min() < 0  # logits
-    if code == 50:
-        layers = [m for m in network.modules() if isinstance(m, nn.Linear)]
-        assert [m.out_features for m in layers] == [500, 500, 50, 500, 500, 784]
+    # The printed codes are behind a ReLU: some of the units are off, none is negative.
+    assert codes.min() == 0
+    assert codes.max() > 0
+
+
+def shapes_of(network, kinds):
+    """Return the layers of some kinds, in order: the name and what comes out."""
+    outputs = {nn.Linear: "out_features", nn.Conv2d: "out_channels", nn.BatchNorm2d: "num_features"}
+    return [
+        (type(layer).__name__, getattr(layer, outputs.get(type(layer), ""), None))
+        for layer in network.modules()
+        if isinstance(layer, kinds)
+    ]
+
+
+def test_the_dense_autoencoder_is_the_printed_one():
+    network = DenseAutoEncoder((1, 28, 28))
+    relu = ("ReLU", None)
+    encoder = [("Linear", 500), relu, ("Linear", 500), relu, ("Linear", 50), relu]
+    decoder = [("Linear", 500), relu, ("Linear", 500), relu, ("Linear", 784)]
+    assert shapes_of(network.encoder, (nn.Linear, nn.ReLU)) == encoder
+    assert shapes_of(network.decoder, (nn.Linear, nn.ReLU)) == decoder
+
+
+def test_the_convolutional_autoencoder_is_the_one_that_the_paper_refers_to():
+    network = ConvolutionalAutoEncoder((3, 32, 32))
+    kinds = (nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.MaxPool2d, nn.Upsample)
+
+    def stage(width, change):
+        return [("Conv2d", width), ("BatchNorm2d", width), ("ReLU", None), (change, None)]
+
+    encoder = [layer for width in (64, 32, 16) for layer in stage(width, "MaxPool2d")]
+    decoder = [layer for width in (16, 32, 64) for layer in stage(width, "Upsample")]
+    assert shapes_of(network.encoder, kinds) == encoder
+    assert shapes_of(network.decoder, kinds) == [*decoder, ("Conv2d", 3), ("BatchNorm2d", 3)]
+    convolutions = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
+    assert {layer.kernel_size for layer in convolutions} == {(3, 3)}
+    images = torch.rand(2, 3, 32, 32)
+    spatial = network.encoder[:-1](images)
+    assert spatial.shape == (2, 16, 4, 4)
+    with pytest.raises(UserError, match="architecture=dense"):
+        ConvolutionalAutoEncoder((1, 28, 28))
 
 
 @pytest.mark.parametrize("relaxation", sorted(RELAXATIONS))

@@ -23,17 +23,21 @@ class AutoEncoder(nn.Module):
 
 
 class DenseAutoEncoder(AutoEncoder):
-    """Dense layers of 500 - 500 - 50 - 500 - 500 units, then the pixels."""
+    """Dense layers of 500 - 500 - 50 - 500 - 500 units with ReLU, the code too; then the pixels."""
 
     def __init__(self, image_shape: ImageShape) -> None:
         super().__init__()
         pixels = math.prod(image_shape)
-        self.encoder = nn.Sequential(nn.Flatten(), *_dense(pixels, 500, 500, 50))
+        self.encoder = nn.Sequential(nn.Flatten(), *_dense(pixels, 500, 500, 50), nn.ReLU())
         self.decoder = nn.Sequential(*_dense(50, 500, 500, pixels))
 
 
 class ConvolutionalAutoEncoder(AutoEncoder):
-    """Three convolutions that halve the image, a code of 256 numbers, and the way back."""
+    """conv 3x3 of 64 - 32 - 16, each with norm, ReLU and max-pool 2; mirrored with up-sampling.
+
+    The code of a CIFAR-10 image is 4 x 4 x 16 = 256 numbers. The paper's appendix refers to this
+    network, a public one in Keras, whose last convolution has batch normalisation too.
+    """
 
     def __init__(self, image_shape: ImageShape) -> None:
         super().__init__()
@@ -44,15 +48,20 @@ class ConvolutionalAutoEncoder(AutoEncoder):
                 f"images of {height} x {width}",
                 "Write --set architecture=dense",
             )
-        widths = (channels, 32, 64, 128)
-        inner = (widths[-1], height // 8, width // 8)
-        down, up = [], []
-        for before, after in itertools.pairwise(widths):
-            down += [nn.Conv2d(before, after, 4, stride=2, padding=1), nn.ReLU()]
-            up = [nn.ReLU(), nn.ConvTranspose2d(after, before, 4, stride=2, padding=1), *up]
-        code = 256
-        self.encoder = nn.Sequential(*down, nn.Flatten(), nn.Linear(math.prod(inner), code))
-        self.decoder = nn.Sequential(nn.Linear(code, math.prod(inner)), nn.Unflatten(1, inner), *up)
+        widths = (64, 32, 16)
+        down: list[nn.Module] = []
+        for before, after in itertools.pairwise((channels, *widths)):
+            down += [*_convolution(before, after), nn.ReLU(), nn.MaxPool2d(2)]
+        up: list[nn.Module] = []
+        for before, after in itertools.pairwise((widths[-1], *reversed(widths))):
+            up += [*_convolution(before, after), nn.ReLU(), nn.Upsample(scale_factor=2)]
+        code = (widths[-1], height // 8, width // 8)
+        self.encoder = nn.Sequential(*down, nn.Flatten())
+        self.decoder = nn.Sequential(nn.Unflatten(1, code), *up, *_convolution(widths[0], channels))
+
+
+def _convolution(before: int, after: int) -> list[nn.Module]:
+    return [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after)]
 
 
 def _dense(*widths: int) -> list[nn.Module]:

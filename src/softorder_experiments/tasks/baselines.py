@@ -129,7 +129,8 @@ class AutoEncoderConfig(ImageTrainingConfig, NeighborsConfig):
     """The configuration of `autoencoder`.
 
     Args:
-        architecture: `dense` (500-500-50-500-500), or `convolutional` with a code of 256.
+        architecture: `dense` (500-500-50-500-500), or `convolutional` (64-32-16-16-32-64), whose
+            code of a CIFAR-10 image is 256 numbers.
     """
 
     architecture: str = "dense"
