@@ -176,6 +176,29 @@ def test_the_loss_is_the_probability_of_the_right_class(relaxation, reduction):
         torch.testing.assert_close(got[q], expected, rtol=1e-3, atol=1e-4)
 
 
+def test_the_metric_is_a_setting():
+    knn = task(metric="square", tau=0.9, k=3)
+    queries, candidates = torch.randn(4, 2), torch.randn(12, 2)
+    truth, labels = torch.randint(3, (4,)), torch.arange(12) % 3
+    expected = so.knn(queries, candidates, 3, so.SoftSort(0.9, "square"), labels=labels)
+    expected = -expected.gather(-1, truth[:, None])[:, 0]
+    torch.testing.assert_close(knn.loss_of(queries, candidates, truth, labels), expected)
+    assert knn.config.label == "k3-softsort-square-digits"
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_optimal_transport_begins_at_an_epsilon_that_finds_the_nearest(preset):
+    """At a temperature of the others all 100 candidates are the nearest alike."""
+    tau = PRESETS[preset]({"relaxation": "optimal-transport"}).tau
+    knn = task(relaxation="optimal-transport", tau=tau, k=9)
+    points = torch.linspace(0, 1, 100)[:, None].sqrt()  # equal steps of squared distance
+    labels = (torch.arange(100) >= 9).long()  # the nine next to 0, and the others
+    right, wrong = (
+        -knn.loss_of(torch.zeros(1, 1), points, torch.tensor([truth]), labels) for truth in (0, 1)
+    )
+    assert right > 0.7 > 0.3 > wrong
+
+
 def test_cross_entropy_is_the_logarithm_and_finite():
     queries, candidates = torch.randn(4, 2), torch.randn(12, 2)
     truth, labels = torch.zeros(4, dtype=torch.int64), torch.arange(12) % 3

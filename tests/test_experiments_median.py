@@ -104,6 +104,22 @@ def test_weights_are_the_middle_row(relaxation):
     torch.testing.assert_close(median.weights(scores), matrix[None, :, 2], rtol=1e-4, atol=1e-4)
 
 
+def test_the_metric_is_a_setting():
+    scores = torch.randn(3, 5)
+    square = task(n=5, tau=0.7, metric="square")
+    expected = so.SoftSort(0.7, "square")(scores).matrix()[:, 2]
+    torch.testing.assert_close(square.weights(scores)[0], expected, rtol=1e-4, atol=1e-5)
+    assert square.config.label == "n5-softsort-square-digits"
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_optimal_transport_begins_at_an_epsilon_that_finds_the_middle(preset):
+    """At a temperature of the others every number is the median alike."""
+    tau = PRESETS[preset]({"relaxation": "optimal-transport"}).tau
+    weights = task(n=5, relaxation="optimal-transport", tau=tau).weights(torch.arange(5.0)[None])
+    assert weights[0, 0, 2] > 0.9
+
+
 def test_the_deterministic_loss_is_that_of_the_expected_value():
     median = task()
     weights, values = torch.rand(1, 6, 5), 10 * torch.rand(6, 5)

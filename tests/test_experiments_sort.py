@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import math
+import pathlib
 
 import numpy
 import pytest
@@ -17,7 +19,9 @@ from softorder_experiments.engine import Trainer, make_fabric
 from softorder_experiments.errors import UserError
 from softorder_experiments.models import DigitNetwork, he_normal, truncated_normal
 from softorder_experiments.relaxations import RELAXATIONS
-from softorder_experiments.runs import Run
+from softorder_experiments.runs import Run, read_records, run_of
+from softorder_experiments.sweeps.plan import Choice, plan
+from softorder_experiments.tasks import TASKS
 from softorder_experiments.tasks.base import Processes
 from softorder_experiments.tasks.sort import (
     PRESETS,
@@ -245,6 +249,58 @@ def test_the_papers_setting():
         assert preset({}).preset == name
 
 
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+@pytest.mark.parametrize("n", [3, 5, 15])
+def test_optimal_transport_begins_at_an_epsilon_that_tells_right_from_wrong(preset, n):
+    """At a temperature of the others, 1024, its matrix says nothing: the loss is log n."""
+    config = PRESETS[preset]({"n": n, "relaxation": "optimal-transport"})
+    sort = task(relaxation="optimal-transport", tau=config.tau, n=n)
+    scores, truth = torch.arange(n, 0, -1.0)[None], torch.arange(n)[None]
+    assert sort.cross_entropy(scores, truth) < 0.25 * math.log(n)
+    assert sort.cross_entropy(-scores, truth) > 2 * math.log(n)
+
+
+def test_a_sweep_searches_epsilons_for_optimal_transport_and_the_printed_tau_for_others():
+    choice = Choice(relaxations=("softsort", "optimal-transport"), n=(5,), stochastic=False)
+    softsort, transport = plan("table1", choice)
+    assert [point["tau"] for point in softsort.grid] == [1, 16, 128, 1024]
+    assert softsort.config.tau == 1024
+    epsilons = [point["tau"] for point in transport.grid]
+    assert max(epsilons) <= 0.1
+    assert transport.config.tau in epsilons
+    cells = plan("table3", dataclasses.replace(choice, n=(), data=("mnist",), baselines=False))
+    found = [{point["tau"] for point in cell.grid} for cell in cells]
+    assert found == [{1, 4, 16, 64, 128, 512}, set(epsilons)]
+
+
+@pytest.mark.parametrize(("metric", "power"), [("abs", 1), ("square", 2), ("1.5", 1.5)])
+def test_the_metric_is_a_setting(metric, power):
+    sort = task(metric=metric, tau=0.7, n=4)
+    scores, truth = torch.randn(6, 4), torch.arange(4).expand(6, 4)
+    ordered = scores.sort(descending=True).values
+    logits = -((ordered[..., None] - scores[..., None, :]).abs() ** power) / 0.7
+    expected = -torch.log_softmax(logits, -1).diagonal(dim1=-2, dim2=-1).mean(-1)
+    torch.testing.assert_close(sort.cross_entropy(scores, truth), expected, rtol=1e-4, atol=1e-4)
+    words = {"abs": "softsort", "square": "softsort-square", "1.5": "softsort-1.5"}
+    assert sort.config.label == f"n4-{words[metric]}-digits"
+
+
+def test_recorded_runs_keep_their_names():
+    """A setting that came later is no part of a name where it has its default."""
+    results = pathlib.Path(__file__).parents[1] / "results"
+    named = 0
+    for name in ("sort-mnist", "median", "knn"):
+        for record in read_records(results / f"{name}.jsonl"):
+            config = from_json(TASKS[record["task"]].config_type, record["config"])
+            before = {field.name for field in dataclasses.fields(config)} - record["config"].keys()
+            if before <= {"metric"}:
+                assert run_of(record["task"], config, "").name == record["run"]
+                named += 1
+    assert named >= 10
+    config = paper({})
+    assert override(config, {"metric": "square"}).fingerprint() != config.fingerprint()
+
+
 def test_the_first_losses_are_what_they_were():
     # Data, initialisation, network and loss: a change in any of them is seen here.
     sort = task(tau=1.0, centred=False)
@@ -293,6 +349,9 @@ def test_settings_have_the_types_of_their_fields(setting, name, value):
         ("epochs=0", "epochs must be at least 1"),
         ("seed=-1", "seed must be"),
         ("test_batches=0", "at least 1, or none"),
+        ("metric=cube", "abs, square or a positive power"),
+        ("metric=-2", "abs, square or a positive power"),
+        ("metric=nan", "abs, square or a positive power"),
     ],
 )
 def test_wrong_settings_are_errors_that_help(setting, text):
@@ -306,6 +365,7 @@ def test_wrong_settings_are_errors_that_help(setting, text):
         ({"relaxation": "softsrt"}, "Did you mean 'softsort'"),
         ({"initialization": "he"}, "Did you mean 'he-normal'"),
         ({"data": "mnst"}, "Did you mean 'mnist'"),
+        ({"metric": "square", "relaxation": "neuralsort"}, "only softsort has another"),
     ],
 )
 def test_wrong_names_are_errors_with_the_nearest(fields, text):

@@ -17,6 +17,15 @@ from softorder_experiments.schedules import SCHEDULES
 # Those that keep no state between steps, which a checkpoint would have to hold.
 PRECISIONS: dict[str, None] = {"32-true": None, "bf16-mixed": None}
 C = TypeVar("C", bound="Settings")
+V = TypeVar("V")
+
+
+def added(default: V) -> V:
+    """Return a field that an earlier version did not have, for a configuration.
+
+    Where it has its default it is no part of the fingerprint: recorded runs keep their names.
+    """
+    return dataclasses.field(default=default, metadata={"added": True})  # pyright: ignore[reportReturnType]
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,12 @@ class Settings:
 
     def fingerprint(self) -> str:
         """Return eight letters that tell this configuration from any other."""
-        text = json.dumps([type(self).__name__, dataclasses.asdict(self)], sort_keys=True)
+        values = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if not (field.metadata.get("added") and getattr(self, field.name) == field.default)
+        }
+        text = json.dumps([type(self).__name__, values], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from softorder_experiments.config import Settings, override, parse_settings
 from softorder_experiments.errors import UserError, choose
+from softorder_experiments.relaxations import temperatures
 from softorder_experiments.tasks import TASKS, Measurement, configure
 
 
@@ -96,10 +97,13 @@ def table2(choice: Choice) -> list[Cell]:
 def _of_numbers(
     task: str, choice: Choice, lengths: tuple[int, ...], taus: tuple[float, ...]
 ) -> list[Cell]:
-    grid = tuple({"tau": tau} for tau in taus)
     problems = itertools.product(choice.data or ("mnist",), choice.n or lengths, choice.methods())
     return [
-        Cell(task, choice.configure(task, {"data": data, "n": n, **method}), grid)
+        Cell(
+            task,
+            choice.configure(task, {"data": data, "n": n, **method}),
+            tuple({"tau": tau} for tau in temperatures(method["relaxation"], taus)),
+        )
         for data, n, method in problems
     ]
 
@@ -108,14 +112,16 @@ def table3(choice: Choice) -> list[Cell]:
     """Nearest neighbours: 4 methods and 4 baselines on 3 data sets."""
     neighbours = [{"k": k} for k in (1, 3, 5, 9)]
     taus, rates = (1.0, 4.0, 16.0, 64.0, 128.0, 512.0), (1e-3, 1e-4, 1e-5)
-    grid = tuple(
-        {**k, "tau": tau, "lr": lr} for k, tau, lr in itertools.product(neighbours, taus, rates)
-    )
+
+    def grid(relaxation: str) -> tuple[dict[str, Any], ...]:
+        points = itertools.product(neighbours, temperatures(relaxation, taus), rates)
+        return tuple({**k, "tau": tau, "lr": lr} for k, tau, lr in points)
+
     cells = []
     for data in choice.data or ("mnist", "fashion-mnist", "cifar10"):
         given = {"data": data}
         cells += [
-            Cell("knn", choice.configure("knn", {**given, **method}), grid)
+            Cell("knn", choice.configure("knn", {**given, **method}), grid(method["relaxation"]))
             for method in choice.methods()
         ]
         if choice.baselines:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import softorder as so
 from softorder_experiments.config import require
 from softorder_experiments.errors import choose
-from softorder_experiments.relaxations import Noisy, relaxation
+from softorder_experiments.relaxations import Noisy, RelaxedTraining, temperature
 from softorder_experiments.tasks.base import Metrics, Processes
 from softorder_experiments.tasks.images import (
     EmbeddingConfig,
@@ -36,46 +36,37 @@ REDUCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
 
 
 @dataclass(frozen=True)
-class KNNConfig(EmbeddingConfig, NeighborsConfig):
+class KNNConfig(EmbeddingConfig, NeighborsConfig, RelaxedTraining):
     """The configuration of `knn`; a batch is one of queries.
 
     Args:
         candidates: Training images among which a minibatch's queries find neighbours.
         loss: `probability` of the right class, negative, or its `cross-entropy`.
         reduction: Over the k nearest, `mean` as the paper prints it, `sum` as in the authors' code.
-        relaxation: Of the permutation that sorts the candidates.
-        tau: Its temperature, in units of squared distance.
-        stochastic: Add Gumbel noise to the scores when training.
-        samples: How many samples of the noise a query has.
+        tau: The temperature, in units of squared distance.
     """
 
     candidates: int = 100
     loss: str = "probability"
     reduction: str = "mean"
-    relaxation: str = "softsort"
     tau: float = 16.0
-    stochastic: bool = False
-    samples: int = 5
 
     def __post_init__(self) -> None:
         """Check the values that stand on their own."""
         super().__post_init__()
         require(self, "k", self.k <= self.candidates, f"at most the {self.candidates} candidates")
-        require(self, "tau", 0 < self.tau < float("inf"), "positive")
-        require(self, "samples", self.samples >= 1, "at least 1")
         choose("loss", self.loss, LOSSES)
         choose("reduction", self.reduction, REDUCTIONS)
 
     @property
     def label(self) -> str:
         """Return k, method and data."""
-        noise = "-stochastic" if self.stochastic else ""
-        return f"k{self.k}-{self.relaxation}{noise}-{self.data}"
+        return f"k{self.k}-{self.method}-{self.data}"
 
 
 def paper(given: Mapping[str, Any]) -> KNNConfig:
     """Return the paper's setting; of k, tau and lr it prints a grid, and these are of it."""
-    config = KNNConfig(preset="paper", epochs=200, lr=1e-3, k=9, tau=16.0)
+    config = KNNConfig(preset="paper", epochs=200, lr=1e-3, k=9, tau=temperature(given, 16.0))
     return for_data(config, given.get("data", "mnist"))
 
 
@@ -87,7 +78,7 @@ def short(given: Mapping[str, Any]) -> KNNConfig:
         preset="short",
         epochs=20,
         lr=0.05,
-        tau=1.0,
+        tau=temperature(given, 1.0),
         crop=max(config.crop, 2),
         schedule="cosine",
         averaging=0.998,
@@ -97,11 +88,11 @@ def short(given: Mapping[str, Any]) -> KNNConfig:
 def embedded(given: Mapping[str, Any]) -> KNNConfig:
     """Return a setting for the embedded digits, a minute on a laptop."""
     return dataclasses.replace(
-        short({"data": "digits"}),
+        short({**given, "data": "digits"}),
         preset="embedded",
         epochs=80,
         k=3,
-        tau=0.1,
+        tau=temperature(given, 0.1),
         crop=1,
         averaging=0.98,
     )
@@ -121,7 +112,7 @@ class KNN(ImageTask[KNNConfig]):
     def __init__(self, config: KNNConfig) -> None:
         super().__init__(config)
         self.images.check_count("candidates")
-        soft = relaxation(config.relaxation, config.tau)
+        soft = config.new_relaxation()
         self.how = Noisy(soft) if config.stochastic else soft
 
     @property

@@ -15,16 +15,18 @@ from torch import Tensor, nn
 import softorder as so
 from softorder_experiments.config import require
 from softorder_experiments.models import MedianNetwork
+from softorder_experiments.printed import printed
+from softorder_experiments.relaxations import temperature
 from softorder_experiments.tasks.base import Metrics, Processes
 from softorder_experiments.tasks.numbers import NumbersConfig, NumbersTask
 
-# (relaxation, stochastic) -> n -> tau, as the paper prints them.
-PRINTED_TAU = {
-    ("softsort", False): {5: 2048.0, 9: 2048.0, 15: 256.0},
-    ("softsort", True): {5: 4096.0, 9: 2048.0, 15: 2048.0},
-    ("neuralsort", False): {5: 1024.0, 9: 512.0, 15: 1024.0},
-    ("neuralsort", True): {5: 2048.0, 9: 512.0, 15: 4096.0},
-}
+
+def printed_temperatures(relaxation: str, stochastic: bool) -> dict[int, float]:
+    """Return tau by n as the paper prints it; of a relaxation that it has not, SoftSort's."""
+    table = printed()["temperatures"]
+    by_method = {(row["relaxation"], row["stochastic"]): row["tau"] for row in table["rows"]}
+    taus = by_method.get((relaxation, stochastic)) or by_method["softsort", stochastic]
+    return {n: float(tau) for n, tau in zip(table["n"], taus, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,11 @@ class MedianConfig(NumbersConfig):
 
 def paper(given: Mapping[str, Any]) -> MedianConfig:
     """Return the paper's setting, whose temperature depends on method and n."""
-    n, stochastic = given.get("n", 5), given.get("stochastic", False)
-    printed = PRINTED_TAU.get((given.get("relaxation", "softsort"), stochastic))
-    by_n = printed or PRINTED_TAU["softsort", stochastic]
+    n = given.get("n", 5)
+    by_n = printed_temperatures(given.get("relaxation", "softsort"), given.get("stochastic", False))
     # For another n, the temperature of the next that is printed.
     tau = by_n[min((size for size in by_n if size >= n), default=max(by_n))]
+    tau = temperature(given, tau)
     return MedianConfig(preset="paper", data="mnist", n=n, tau=tau, batch=5, lr=0.001)
 
 
@@ -67,7 +69,7 @@ def short(given: Mapping[str, Any]) -> MedianConfig:
         lr=0.005,
         # Scores must be able to move: on a scale of their own, and against a tenth of the range.
         unit=100.0,
-        tau=1000.0,
+        tau=temperature(given, 1000.0),
         averaging=0.998,
         initialization="he-normal",
         centred=True,
@@ -84,7 +86,7 @@ def embedded(given: Mapping[str, Any]) -> MedianConfig:
         digits=2,
         epochs=200,
         unit=1.0,
-        tau=10.0,
+        tau=temperature(given, 10.0),
         precision="32-true",
         shift=1,
         validation_batches=20,

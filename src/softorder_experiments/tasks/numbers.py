@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from softorder_experiments import data
-from softorder_experiments.config import Training, require
+from softorder_experiments.config import require
 from softorder_experiments.errors import choose
 from softorder_experiments.models import INITIALIZATIONS, centre
-from softorder_experiments.relaxations import relaxation
+from softorder_experiments.relaxations import RelaxedTraining
 from softorder_experiments.tasks.base import Processes, Task, stream
 
 
 @dataclass(frozen=True)
-class NumbersConfig(Training):
+class NumbersConfig(RelaxedTraining):
     """The configuration of a task on sequences of numbers.
 
     Args:
@@ -28,10 +28,6 @@ class NumbersConfig(Training):
         shift: Move each digit by up to so many pixels when training.
         centred: Hold the mean of each inner unit's weights at 0.
         hidden_rate: The learning rate of the hidden layer, in shares of the others'.
-        relaxation: Of the permutation that sorts the scores.
-        tau: Its temperature.
-        stochastic: Add Gumbel noise to the scores when training.
-        samples: How many samples of the noise a sequence has.
         validation_batches: Minibatches of a validation; none for as many as the paper has.
         test_batches: Minibatches of the test; none for as many as the paper has.
     """
@@ -42,10 +38,7 @@ class NumbersConfig(Training):
     shift: int = 0
     centred: bool = False
     hidden_rate: float = 1.0
-    relaxation: str = "softsort"
     tau: float = 1024.0
-    stochastic: bool = False
-    samples: int = 5
     validation_batches: int | None = None
     test_batches: int | None = None
 
@@ -56,8 +49,6 @@ class NumbersConfig(Training):
         require(self, "digits", 1 <= self.digits <= 18, "from 1 to 18")
         require(self, "shift", 0 <= self.shift <= 4, "from 0 to 4")
         require(self, "hidden_rate", 0 <= self.hidden_rate < float("inf"), "finite, not negative")
-        require(self, "tau", 0 < self.tau < float("inf"), "positive")
-        require(self, "samples", self.samples >= 1, "at least 1")
         for name in ("validation_batches", "test_batches"):
             count = getattr(self, name)
             require(self, name, count is None or count >= 1, "at least 1, or none")
@@ -65,8 +56,7 @@ class NumbersConfig(Training):
     @property
     def label(self) -> str:
         """Return n, method and data."""
-        noise = "-stochastic" if self.stochastic else ""
-        return f"n{self.n}-{self.relaxation}{noise}-{self.data}"
+        return f"n{self.n}-{self.method}-{self.data}"
 
 
 C = TypeVar("C", bound=NumbersConfig)
@@ -77,7 +67,7 @@ class NumbersTask(Task[C]):
 
     def __init__(self, config: C) -> None:
         super().__init__(config)
-        self.relaxation = relaxation(config.relaxation, config.tau)
+        self.relaxation = config.new_relaxation()
         self._initialize = choose("initialization", config.initialization, INITIALIZATIONS)
         pools = data.load(config.data)
         self._sizes = {split: len(pool) for split, pool in pools.items()}

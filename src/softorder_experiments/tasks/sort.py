@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import softorder as so
 from softorder_experiments.models import DigitNetwork
+from softorder_experiments.relaxations import temperature
 from softorder_experiments.tasks.base import Metrics, Processes, stream
 from softorder_experiments.tasks.numbers import NumbersConfig, NumbersTask
 
@@ -25,7 +26,8 @@ class SortConfig(NumbersConfig):
 def paper(given: Mapping[str, Any]) -> SortConfig:
     """Return the paper's setting, whose temperature depends on n."""
     n = given.get("n", 5)
-    return SortConfig(preset="paper", data="mnist", n=n, tau=1024.0 if n <= 7 else 128.0)
+    tau = temperature(given, 1024.0 if n <= 7 else 128.0)
+    return SortConfig(preset="paper", data="mnist", n=n, tau=tau)
 
 
 def short(given: Mapping[str, Any]) -> SortConfig:
@@ -37,7 +39,7 @@ def short(given: Mapping[str, Any]) -> SortConfig:
         batch=5,
         lr=0.002,
         hidden_rate=0.2,
-        tau=1.0,
+        tau=temperature(given, 1.0),
         schedule="cosine",
         averaging=0.9995,
         initialization="he-normal",
