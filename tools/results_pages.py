@@ -12,11 +12,12 @@ import argparse
 import pathlib
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from softorder_experiments.printed import printed
 from softorder_experiments.report import Report
-from softorder_experiments.report.comparison import NOT_RUN, lines_of, mark
+from softorder_experiments.report.comparison import NOT_RUN, Line, lines_of, shortened_lines_of
 from softorder_experiments.report.measured_figures import of_sorting_time
 from softorder_experiments.runs import Record
 
@@ -54,17 +55,35 @@ def _put(text: str, table: str) -> str:
 
 
 def _tables(records: Sequence[Record]) -> str:
-    """Return the cells of the paper's tables that were run."""
-    rows = []
+    """Return the cells of the paper's tables that were run, and apart from them shortened runs."""
+    whole, parts = [], []
     for table in printed()["tables"]:
-        title = table["title"].partition(":")[0]
+        title = table["title"].partition(":")[0].removesuffix(" (appendix)")
         for line in lines_of(table, records):
             if line.ours != NOT_RUN:
-                what = f"{line.method}, {table['heading']} {line.column}"
                 seeds = str(len(line.runs))
-                theirs = line.theirs + mark(line)
-                rows.append([title, what, theirs, line.ours, line.setting, seeds])
-    return _markdown(["", "", "the paper", "ours", "our setting", "seeds"], rows)
+                ran = [line.theirs, line.ours, seeds, line.trained, line.tested, line.setting]
+                whole.append([_cell(title, table, line), *ran])
+        for line in shortened_lines_of(table, records):
+            ran = [line.ours, line.trained, line.tested, line.setting]
+            parts.append([_cell(title, table, line), *ran])
+    head = ["", "the paper", "ours", "seeds", "trained", "tested on", "setting"]
+    text = _markdown(head, whole)
+    if parts:
+        text += f"\n\n{_SHORTENED}\n\n"
+        text += _markdown(["", "result", "trained", "tested on", "setting"], parts)
+    return text
+
+
+_SHORTENED = (
+    "Shortened runs (fewer epochs than their preset, fewer steps than an epoch has, or a smaller\n"
+    "test) show that a cell can be run, not what would come out of it; the paper's results are no\n"
+    "measure for them:"
+)
+
+
+def _cell(title: str, table: Mapping[str, Any], line: Line) -> str:
+    return f"{title}: {line.method}, {table['heading']} {line.column}"
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

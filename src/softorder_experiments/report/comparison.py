@@ -5,13 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from softorder_experiments.config import Settings
 from softorder_experiments.runs import Record
+from softorder_experiments.tasks import TASKS
 
 NOT_RUN = "not run"
+_TEST_IMAGES = 10_000  # of MNIST, Fashion-MNIST and CIFAR-10 alike
+# What a run is, and how much of it was done: told apart from its settings.
+_NO_SETTINGS = ("preset", "data", "seed", "n", "relaxation", "stochastic", "metric")
+_AMOUNTS = ("epochs", "steps", "validation_batches", "validation_queries", "validation_candidates")
+_AMOUNTS += ("test_batches", "test_queries", "test_candidates")
 
 
 @dataclass(frozen=True)
@@ -22,9 +29,9 @@ class Line:
         method: The printed row.
         column: The printed column: an n, or a data set.
         theirs: What is printed.
-        source: Where it was looked up: a key of the sources in the data file.
         ours: Mean and deviation over seeds, or that it was not run.
-        setting: Preset and epochs.
+        trained: For how long.
+        setting: The preset, and what it has otherwise than the paper.
         tested: On how much.
         hardware: Processor and cores.
         runs: The records behind it.
@@ -33,34 +40,57 @@ class Line:
     method: str
     column: str
     theirs: str
-    source: str
     ours: str = NOT_RUN
+    trained: str = ""
     setting: str = ""
     tested: str = ""
     hardware: str = ""
     runs: tuple[Record, ...] = ()
 
 
-def mark(line: Line) -> str:
-    """Return the mark of a printed number that was quoted without the paper at hand."""
-    return " †" if line.source == "quoted" else ""
-
-
 def lines_of(table: Mapping[str, Any], records: Sequence[Record]) -> list[Line]:
-    """Return the lines of one printed table."""
-    lines = []
+    """Return the lines of one printed table; only whole runs answer a cell."""
+    return [
+        line
+        for cell, found in _answered(table, records)
+        for line in _filled(cell, table, [r for r in found if not is_shortened(r)]) or [cell]
+    ]
+
+
+def shortened_lines_of(table: Mapping[str, Any], records: Sequence[Record]) -> list[Line]:
+    """Return a line for each group of runs that would answer a cell, had they been whole."""
+    return [
+        line
+        for cell, found in _answered(table, records)
+        for line in _filled(cell, table, [r for r in found if is_shortened(r)])
+    ]
+
+
+def is_shortened(record: Record) -> bool:
+    """Tell whether a run has less training or a smaller test than its preset, or the test set."""
+    config, test = record["config"], record["metrics"]["test"]
+    if config.get("epochs", 0) < getattr(_preset_of(record), "epochs", 0):
+        return True
+    if any(config.get(name) is not None for name in ("steps", "test_queries", "test_candidates")):
+        return True
+    return test.get("sequences", _TEST_IMAGES) < _TEST_IMAGES // config.get("digits", 4)
+
+
+def _answered(
+    table: Mapping[str, Any], records: Sequence[Record]
+) -> Iterator[tuple[Line, list[Record]]]:
+    """Yield each printed cell with the runs of its method and problem."""
     for row in table["rows"]:
         for column, theirs in zip(table["columns"], row["values"], strict=True):
-            line = Line(row["row"], column, theirs, row["source"])
-            groups = _groups([r for r in records if _answers(r, row, column)])
-            lines += [_fill(line, group) for group in groups] or [line]
-    return lines
+            found = [record for record in records if _answers(record, row, column)]
+            yield Line(row["row"], column, theirs), found
 
 
 def _answers(record: Record, row: Mapping[str, Any], column: str) -> bool:
     """Tell whether a run is one of the method and the problem of a cell."""
     config = record["config"]
-    if record["task"] != row["task"]:
+    # Records of earlier versions have no metric: it was |.|, as it is in the tables.
+    if record["task"] != row["task"] or config.get("metric", "abs") != "abs":
         return False
     if any(config[key] != row[key] for key in ("relaxation", "stochastic") if key in row):
         return False
@@ -84,23 +114,26 @@ def _without_seed(record: Record) -> str:
     return json.dumps({**record["config"], "seed": None}, sort_keys=True)
 
 
-def _fill(line: Line, runs: tuple[Record, ...]) -> Line:
+def _filled(cell: Line, table: Mapping[str, Any], records: Sequence[Record]) -> list[Line]:
+    return [_fill(cell, table, group) for group in _groups(records)]
+
+
+def _fill(line: Line, table: Mapping[str, Any], runs: tuple[Record, ...]) -> Line:
     first = runs[0]
     tests = [run["metrics"]["test"] for run in runs]
-    epochs = len(first["curve"])
-    setting = f"{first['config']['preset']}, " + (f"{epochs} epochs" if epochs else "not trained")
     return dataclasses.replace(
         line,
-        ours=_SHOWN[first["task"]](tests),
-        setting=setting,
+        ours=_SHOWN[table["table"]](tests),
+        trained=_trained(first),
+        setting=setting(first),
         tested=_tested(tests[0]),
         hardware=hardware(first),
         runs=runs,
     )
 
 
-def _sort(tests: Sequence[Mapping[str, float]]) -> str:
-    return _mean([test["permutations_right"] for test in tests], "{:.3f}")
+def _share(name: str, factor: float, form: str) -> Callable[[Sequence[Mapping[str, float]]], str]:
+    return lambda tests: _mean([factor * test[name] for test in tests], form)
 
 
 def _median(tests: Sequence[Mapping[str, float]]) -> str:
@@ -108,14 +141,11 @@ def _median(tests: Sequence[Mapping[str, float]]) -> str:
     return f"{error} ({statistics.mean(test['spearman'] for test in tests):.2f})"
 
 
-def _accuracy(tests: Sequence[Mapping[str, float]]) -> str:
-    return _mean([100 * test["accuracy"] for test in tests], "{:.2f}")
-
-
 _SHOWN: dict[str, Callable[[Sequence[Mapping[str, float]]], str]] = {
-    "sort": _sort,
-    "median": _median,
-    **dict.fromkeys(("knn", "pixels", "pca", "autoencoder", "classifier"), _accuracy),
+    "table1": _share("permutations_right", 1, "{:.3f}"),
+    "table2": _median,
+    "table3": _share("accuracy", 100, "{:.2f}"),
+    "table5": _share("elements_right", 1, "{:.3f}"),
 }
 
 
@@ -123,6 +153,45 @@ def _mean(values: Sequence[float], form: str) -> str:
     """Return the mean, with the deviation where there are several seeds."""
     mean = form.format(statistics.mean(values))
     return mean if len(values) == 1 else f"{mean} ± {form.format(statistics.stdev(values))}"
+
+
+def _trained(record: Record) -> str:
+    """Say how long a run was trained, and how long the preset `paper` would."""
+    curve = record["curve"]
+    if not curve:
+        return "not trained"
+    epochs, papers = len(curve), _papers_of(record).epochs
+    text = f"{epochs} epochs of {curve[-1]['step'] // epochs:,} steps"
+    return text if epochs == papers else f"{text} (preset paper: {papers} epochs)"
+
+
+def setting(record: Record) -> str:
+    """Return the preset of a run, and the settings that it has otherwise than the paper's."""
+    paper = dataclasses.asdict(_papers_of(record))
+    words = [
+        f"{name} {_word(value)}"
+        for name, value in record["config"].items()
+        if name not in (*_NO_SETTINGS, *_AMOUNTS) and value != paper.get(name, value)
+    ]
+    preset = record["config"]["preset"]
+    return f"{preset}: {', '.join(words)}" if words else preset
+
+
+def _word(value: Any) -> str:
+    words = {True: "on", False: "off", None: "none"}
+    if isinstance(value, bool) or value is None:
+        return words[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _papers_of(record: Record) -> Any:
+    """Return the paper's configuration for the problem of a run."""
+    return TASKS[record["task"]].presets["paper"](record["config"])
+
+
+def _preset_of(record: Record) -> Settings:
+    """Return the configuration that a run's preset stands for."""
+    return TASKS[record["task"]].presets[record["config"]["preset"]](record["config"])
 
 
 def _tested(test: Mapping[str, float]) -> str:

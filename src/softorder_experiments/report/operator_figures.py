@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -50,35 +51,85 @@ def illustration() -> Chart:
     )
 
 
-def bells() -> Chart:
-    """Draw the row of a position: a Laplace density for SoftSort, a Gaussian for NeuralSort."""
-    grid = numpy.arange(-4.0, 4.001, 0.02)
-    sides: tuple[tuple[str, Callable[[Any], Any], tuple[float, ...]], ...] = (
-        ("SoftSort |.|: Laplace", lambda u: numpy.exp(-abs(u)), (-2.0, 0.0, 1.0, 2.5)),
-        ("NeuralSort, equal gaps: Gaussian", lambda u: numpy.exp(-(u**2) / 2), (-1.2, 0, 1.2, 2.4)),
+@dataclass(frozen=True)
+class Bell:
+    """The third row of an operator of four scores, and of the same operator of a fine grid.
+
+    Attributes:
+        title: Above it.
+        scores: The four, in decreasing order.
+        weights: The third row at them, over its greatest weight.
+        grid: Many scores, equally spaced.
+        heights: The row of the grid's point at the third score, over its greatest weight.
+    """
+
+    title: str
+    scores: numpy.ndarray
+    weights: numpy.ndarray
+    grid: numpy.ndarray
+    heights: numpy.ndarray
+
+
+def bell(
+    title: str,
+    scores: Sequence[float],
+    how: so.PermutationRelaxation,
+    on_grid: so.PermutationRelaxation,
+) -> Bell:
+    """Return the row of the third score, which is 0, among four and on a grid around them."""
+    grid = _STEP * numpy.arange(_REACH, -_REACH - 1, -1)
+    weights, heights = (
+        relaxation(numpy.asarray(values)).rows(row)
+        for relaxation, values, row in ((how, scores, 2), (on_grid, grid, _REACH))
     )
+    return Bell(title, numpy.asarray(scores), weights / weights[2], grid, heights / heights.max())
+
+
+_STEP, _REACH = 0.02, 200  # the grid goes from -4 to 4
+_GAP, _TAU = 1.2, 5 / 3  # NeuralSort's bell is exp(-u^2 / (gap tau)): of deviation 1
+
+
+def both_bells() -> tuple[Bell, Bell]:
+    """Return SoftSort's, and NeuralSort's for scores with equal gaps.
+
+    NeuralSort's logits grow with the number of scores between two: on the grid, whose gaps are
+    smaller, the temperature is larger by as much.
+    """
+    softsort = so.SoftSort(1.0)
+    equal = [2 * _GAP, _GAP, 0.0, -_GAP]
+    on_grid = so.NeuralSort(_TAU * _GAP / _STEP)
+    return (
+        bell("SoftSort |.|: Laplace", [2.5, 1.0, 0.0, -2.0], softsort, softsort),
+        bell("NeuralSort, equal gaps: Gaussian", equal, so.NeuralSort(_TAU), on_grid),
+    )
+
+
+def bells() -> Chart:
+    """Draw the row of a position as the operators give it (the paper's Figure 10)."""
+    sides = both_bells()
 
     def draw(theme: Mapping[str, str]) -> Any:
         import matplotlib.pyplot as plt
 
         figure, plots = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
-        for plot, (title, density, scores) in zip(plots, sides, strict=True):
-            plot.plot(grid, density(grid), color=COLORS[0])
-            plot.fill_between(grid, density(grid), color=COLORS[0], alpha=0.2)
-            plot.vlines(scores, 0, [density(score) for score in scores], color=theme["ink"])
-            plot.set_xticks(scores, ["$s_4$", "$s_3$", "$s_2$", "$s_1$"])
+        for plot, side in zip(plots, sides, strict=True):
+            plot.plot(side.grid, side.heights, color=COLORS[0])
+            plot.fill_between(side.grid, side.heights, color=COLORS[0], alpha=0.2)
+            plot.vlines(side.scores, 0, side.weights, color=theme["ink"])
+            plot.set_xticks(side.scores, ["$s_1$", "$s_2$", "$s_3$", "$s_4$"])
             plot.set_yticks([])
-            plot.set(title=title, ylabel="weight at position 3", ylim=(0, 1.1))
+            plot.set(title=side.title, ylabel="weight at position 3", ylim=(0, 1.1))
         return figure
 
     light, dark = both_themes(draw)
     return Chart(
         "rows",
-        "The rows: Laplace and Gaussian",
+        "Figure 10: the rows, Laplace and Gaussian",
         "Two bells over the scores s4 to s1, highest at s3: a pointed one with exponential tails, "
-        "and a round one with Gaussian tails.",
-        "The third row of the matrix is proportional to the heights at the scores: a Laplace "
-        "density around s3 for SoftSort with |.|, a Gaussian one for NeuralSort if gaps are equal.",
+        "and a round one with Gaussian tails. The weights of the four scores end on the bell.",
+        "Lines: the third row of the matrix of four scores. Bells: the row of the same position "
+        "for a grid of 401 scores. The first is proportional to a Laplace density around s3 "
+        "(SoftSort with |.|), the second to a Gaussian one (NeuralSort, if gaps are equal).",
         light,
         dark,
     )

@@ -16,7 +16,12 @@ from softorder_experiments.report import measured_figures as measured
 from softorder_experiments.report import operator_figures as operators
 from softorder_experiments.report.benchmark import Benchmark
 from softorder_experiments.report.charts import Chart
-from softorder_experiments.report.comparison import NOT_RUN, hardware, lines_of, mark
+from softorder_experiments.report.comparison import (
+    NOT_RUN,
+    hardware,
+    lines_of,
+    shortened_lines_of,
+)
 from softorder_experiments.runs import Record, read_records
 from softorder_experiments.speed import (
     FRAMEWORKS,
@@ -80,7 +85,13 @@ class Report:
         speed = [record for record in self.records if record["task"] == TASK]
         return {
             "paper": [_of_paper(table, self.records) for table in printed()["tables"]],
-            "speed": [*_of_speed(speed), *_of_ratios(speed), *_of_frameworks(speed)],
+            "shortened": _of_shortened(self.records),
+            "speed": [
+                *_of_speed(speed),
+                _of_ratios(speed),
+                _of_memory(speed),
+                *_of_frameworks(speed),
+            ],
             "peers": list(_of_benchmark(self.benchmark)),
             "provenance": [_of_runs(self.records), _of_origins(self.benchmark)],
         }
@@ -97,7 +108,6 @@ class Report:
             tables=self.tables(),
             logits=operators.logits(),
             missing=self.benchmark.missing,
-            sources=printed()["sources"],
             paper=printed()["paper"],
         )
 
@@ -120,16 +130,41 @@ def _of_paper(table: dict[str, Any], records: Sequence[Record]) -> Table:
             (
                 Cell(line.method),
                 Cell(line.column, _number(line.column)),
-                Cell(line.theirs + mark(line), _number(line.theirs)),
+                Cell(line.theirs, _number(line.theirs)),
                 Cell(line.ours, key, line.runs),
-                Cell(line.setting),
                 Cell(str(len(line.runs) or ""), float(len(line.runs))),
+                Cell(line.trained),
                 Cell(line.tested),
+                Cell(line.setting),
                 Cell(line.hardware),
             )
         )
-    head = ("method", table["heading"], "the paper", "ours", "our setting", "seeds", "tested on")
-    return Table(table["table"], table["title"], table["metric"], (*head, "hardware"), rows)
+    head = ("method", table["heading"], "the paper", "ours", "seeds", "trained", "tested on")
+    about = f"{table['metric'].capitalize()}. {table['note']}"
+    return Table(table["table"], table["title"], about, (*head, "setting", "hardware"), rows)
+
+
+def _of_shortened(records: Sequence[Record]) -> list[Table]:
+    """Return the runs that are no answer to a cell of the paper's tables."""
+    rows = [
+        (
+            Cell(table["title"].partition(":")[0]),
+            Cell(f"{line.method}, {table['heading']} {line.column}"),
+            Cell(line.trained),
+            Cell(line.tested),
+            Cell(line.ours, _number(line.ours), line.runs),
+            Cell(line.setting),
+            Cell(line.hardware),
+        )
+        for table in printed()["tables"]
+        for line in shortened_lines_of(table, records)
+    ]
+    about = (
+        "These runs have fewer epochs than their preset, fewer steps than an epoch has, or a "
+        "smaller test: they show that a cell can be run, not what would come out of it."
+    )
+    head = ("table", "cell", "trained", "tested on", "result", "setting", "hardware")
+    return [Table("shortened", "Shortened runs", about, head, rows)] if rows else []
 
 
 def _of_speed(records: Sequence[Record]) -> list[Table]:
@@ -161,34 +196,78 @@ def _of_speed(records: Sequence[Record]) -> list[Table]:
     return [Table("speed", "Every point", about, (*head, "loss", "device"), rows)] if rows else []
 
 
-def _of_ratios(records: Sequence[Record]) -> list[Table]:
-    """Return the paper's ratios beside ours."""
-    found = _usual_on_cpu(records)
+def _of_ratios(records: Sequence[Record]) -> Table:
+    """Return the paper's ratios beside ours, on the CPU and on the GPU."""
     theirs = printed()["speed"]
     rows = []
-    for name, ratio in theirs["ratios"].items():
-        for n, ours in ratios_of(found, name, theirs["reference"]):
-            runs = (found[name, n], found[theirs["reference"], n])
-            rows.append(
-                (
-                    Cell(METHODS[name].about),
-                    Cell(f"{n:,}", n),
-                    Cell(f"{ratio:g} †", ratio),
-                    Cell(f"{ours:.2g}", ours, runs),
+    for device, ratios in (("cpu", theirs["ratios"]), ("cuda", theirs["ratios_on_gpu"])):
+        found = _usual_on(device, records)
+        for name, ratio in ratios.items():
+            ours = dict(ratios_of(found, name, theirs["reference"]))
+            for n in sorted({theirs["n"], *ours}):
+                runs = (found[name, n], found[theirs["reference"], n]) if n in ours else ()
+                printed_here = n == theirs["n"]
+                rows.append(
+                    (
+                        Cell(METHODS[name].about),
+                        Cell(_DEVICES[device]),
+                        Cell(f"{n:,}", n),
+                        Cell(f"{ratio:g}" if printed_here else "", ratio if printed_here else None),
+                        Cell(f"{ours[n]:.2g}" if n in ours else NOT_RUN, ours.get(n), runs),
+                    )
                 )
+    about = (
+        "Time over that of SoftSort |.|² as printed. The paper says it of its largest n and of "
+        "TensorFlow, and that PyTorch is similar; ours are in PyTorch."
+    )
+    head = ("method", "device", "n", "the paper", "ours")
+    return Table("ratios", "How many times slower", about, head, rows)
+
+
+_DEVICES = {"cpu": "CPU", "cuda": "GPU"}
+# What the paper calls the methods that it plots; its NeuralSort is the corrected one.
+_PLOTTED = {"NeuralSort": "neuralsort-corrected", "SoftSort": "softsort-square-dense"}
+
+
+def _of_memory(records: Sequence[Record]) -> Table:
+    """Return the n at which the paper's formulas, in PyTorch, have no memory left."""
+    rows = []
+    for theirs in printed()["speed"]["out_of_memory"]:
+        name = _PLOTTED[theirs["method"]]
+        tried = {
+            n: run
+            for (method, n), run in _usual_on(theirs["device"], records).items()
+            if method == name
+        }
+        failed = [n for n, run in tried.items() if run["outcome"] == "out of memory"]
+        enough = [n for n, run in tried.items() if run["outcome"] == "ok"]
+        ours = NOT_RUN
+        if failed:
+            ours = f"n = {min(failed):,}"
+        elif enough:
+            ours = f"enough for n = {max(enough):,}"
+        last = min(failed, default=max(enough, default=0))
+        rows.append(
+            (
+                Cell(METHODS[name].about),
+                Cell(_DEVICES[theirs["device"]]),
+                Cell(f"n = {theirs['n']:,}", theirs["n"]),
+                Cell(ours, last or None, (tried[last],) if last else ()),
+                Cell(printed()["speed"]["hardware"][theirs["device"]]),
             )
-    about = "Time over that of SoftSort |.|² as printed, on the CPU; the paper's at its largest n."
-    head = ("method", "n", "the paper", "ours")
-    return [Table("ratios", "How many times slower", about, head, rows)] if rows else []
+        )
+    head = ("method", "device", "the paper", "ours", "the paper's hardware")
+    about = "The n at which formulas that build the matrix run out of memory, in PyTorch."
+    return Table("memory", "Out of memory", about, head, rows)
 
 
-def _usual_on_cpu(records: Sequence[Record]) -> dict[tuple[str, int], Record]:
-    return newest([r for r in records if r["device"] == "cpu" and is_usual(r)])
+def _usual_on(device: str, records: Sequence[Record]) -> dict[tuple[str, int], Record]:
+    return newest([r for r in records if r["device"] == device and is_usual(r)])
 
 
 def _of_frameworks(records: Sequence[Record]) -> list[Table]:
     """Return the times of softorder in other frameworks beside those in torch."""
-    found = _usual_on_cpu(records)
+    found = _usual_on("cpu", records)
     rows = []
     for name in (name for name, method in METHODS.items() if method.framework != "torch"):
         for n, ratio in ratios_of(found, name, in_torch(name)):
