@@ -167,10 +167,7 @@ def literal(s, v, g, tau):
                     sign = mpmath.sign(s[j] - s[k])
                     to_s[j] -= by_logit[j] * sign / tau
                     to_s[k] += by_logit[j] * sign / tau
-        found = [np.array([float(a) for a in x]) for x in (y, to_s, to_v, [to_tau])]
-    _, group, sizes = np.unique(np.asarray(s, dtype=float), return_inverse=True, return_counts=True)
-    found[1] = (np.bincount(group, found[1]) / sizes)[group]
-    return found
+        return [np.array([float(a) for a in x]) for x in (y, to_s, to_v, [to_tau])]
 
 
 SCORES = {
@@ -185,12 +182,11 @@ SCORES = {
 @pytest.mark.parametrize("tau", [1e-9, 1e-3, 0.1, 1.0, 100.0, 1e6])
 @pytest.mark.parametrize("kind", SCORES)
 def test_values_and_gradients_are_the_literal_formula(kernel, tau, kind):
-    """To the last digits by the native kernel: no cost is a difference of large numbers there."""
+    """To the last digits: no cost is a difference of large numbers."""
     rng = np.random.default_rng(1)
     s = SCORES[kind](rng).astype(np.float32).astype(np.float64)
     v, g = rng.normal(size=(2, 24)).astype(np.float32).astype(np.float64)
     expected = literal(s, v, g, tau)
-    range_ = min(s.max() - s.min(), 1e3)
     for dtype in (torch.float64, torch.float32):
         leaves = [
             torch.tensor(a, dtype=t, requires_grad=True)
@@ -203,7 +199,7 @@ def test_values_and_gradients_are_the_literal_formula(kernel, tau, kind):
         overlap = 1.0 if kind in ("tied", "far from zero") else 1e-3
         natural = [0.0, overlap / tau, 0.0, overlap / tau]
         if dtype == torch.float64:
-            loss = 1.0 if kernel == "native" else 1 + 24 * range_ / max(tau, 1e-3)
+            loss = 1.0 if kernel == "native" else 8.0
             tolerance = [1e-14 * loss, 2e-13 * loss, 1e-14 * loss, 2e-13 * loss]
         else:
             # The temperature is rounded too.
