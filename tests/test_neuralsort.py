@@ -881,3 +881,35 @@ def test_ties_average_their_gradients_alike(data, s, tau):
             y = so.NeuralSort(tau)(leaves[0]) @ leaves[1]
         found.append([y, *torch.autograd.grad(y, leaves, tensor(g))])
     assert_alike(*found, 1e-11, least=1 + np.abs(v).max() * np.abs(g).max() * len(s) / tau)
+
+
+# ---------------------------------------------------------------- no difference of large sums
+
+
+def test_one_far_score_leaves_the_others_in_place_in_float32():
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(False):
+        scores = jax.numpy.array([1e8, 0.0, 1.0, 2.0], dtype="float32")
+        found = np.asarray(so.NeuralSort(1.0)(scores).matrix())
+    assert_close(found, oracles.neuralsort_matrix([1e8, 0.0, 1.0, 2.0], 1.0), VALUES)
+
+
+@pytest.mark.parametrize(("n", "tau"), [(1000, 0.01), (3000, 0.001)])
+def test_rows_of_many_scores_in_float32_are_those_in_float64(n, tau):
+    jax = pytest.importorskip("jax")
+    scores = np.random.default_rng(0).normal(size=n).astype(np.float32)
+    rows = [0, n // 2, n - 1]
+    expected = so.NeuralSort(tau)(scores.astype(np.float64)).rows(rows)
+    with jax.enable_x64(False):
+        found = np.asarray(so.NeuralSort(tau)(jax.numpy.asarray(scores)).rows(rows))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+
+
+def test_gradients_do_not_change_with_create_graph():
+    x = tensor([1e8, 0.0, 1.0, 2.0], requires_grad=True)
+    y = so.NeuralSort(1.0)(x) @ tensor([0.0, 1.0, -1.0, 2.0])
+    plain, graph = (
+        torch.autograd.grad(y[2], x, retain_graph=True, create_graph=create)[0]
+        for create in (False, True)
+    )
+    assert_close(graph, plain, GRADIENTS)

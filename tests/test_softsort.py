@@ -12,6 +12,7 @@ import oracles
 import softorder as so
 import strategies as our
 from catalog import bent
+from softorder.torch import KNN
 from tolerances import FINITE_DIFFERENCES, GRADIENTS, SQUARE_VALUES, VALUES, assert_close
 
 
@@ -272,3 +273,44 @@ def test_relaxations_compare_by_identity_and_print_their_parameters():
     assert relax != so.SoftSort(0.5, "square")
     with pytest.raises(AttributeError):
         relax.tau = 1.0  # pyright: ignore[reportAttributeAccessIssue]
+
+
+# ---------------------------------------------------------------- "square" and its complex terms
+
+
+@pytest.mark.parametrize("kernel", ["native", "portable"])
+def test_products_of_non_negative_values_with_square_are_not_negative(kernel, generator):
+    """The complex terms cancel to about 1e-16, of either sign."""
+    how = so.SoftSort(1.0, "square")
+    x = torch.randn(10, 1000, generator=generator)
+    labels = torch.randint(0, 10, (1000,), generator=generator)
+    one_hot = torch.nn.functional.one_hot(labels, 10).to(x.dtype)
+    with so.config(kernel=kernel):
+        assert (so.topk_mask(torch.tensor([0.0, 3.0, 6.0, 9.0, 12.0]), 1, how) >= 0).all()
+        P = so.SoftSort(0.5, "square")(x)
+        shares = P @ one_hot
+        assert (shares >= 0).all()
+        assert (shares <= 1).all()
+        assert_close(shares.sum(-1), torch.ones(10, 1000), VALUES)
+        assert (P.T @ one_hot >= 0).all()
+        assert (P.T @ -one_hot <= 0).all()
+
+
+def test_the_logarithm_of_soft_neighbours_with_square_is_no_nan(generator):
+    classify = KNN(3, so.SoftSort(0.5, "square"), num_classes=10)
+    query = 5 * torch.randn(100, 8, generator=generator)
+    neighbors = 5 * torch.randn(1000, 8, generator=generator)
+    labels = torch.randint(0, 10, (1000,), generator=generator)
+    assert not classify(query, neighbors, labels).log().isnan().any()
+
+
+@pytest.mark.parametrize("kernel", ["native", "portable"])
+def test_the_bounds_of_square_leave_its_gradient_alone(kernel):
+    """Where a weight underflows to less than zero it is cut off; its slope is the exact one."""
+    x = torch.tensor([0.0, 3.0, 6.0, 9.0, 12.0], dtype=torch.float64, requires_grad=True)
+    found = []
+    for each in (kernel, "dense"):
+        with so.config(kernel=each):
+            y = so.topk_mask(x, 1, so.SoftSort(1.0, "square"))
+        found.append(torch.autograd.grad(y, x, torch.cos(torch.arange(5.0)).double())[0])
+    assert_close(*found, GRADIENTS)

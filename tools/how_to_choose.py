@@ -161,9 +161,9 @@ measured.
 - **gives**: "everything" is a matrix P, and with it sort, argsort, rank, top-k, quantile and kNN.
   The others give ranks or sorted values alone, and say so when asked for more.
 - **smooth at ties**: whether first derivatives are the same on both sides of a tie. Where they are
-  not, the gradient is the mean over all orders of the tied scores: items that carry different things
-  receive different gradients, and separate. Where *all* scores are equal, powers other than 1,
-  callables and `OptimalTransportSort` have no gradient: begin with scores that differ a little.
+  not, the gradient is the mean over all orders of the tied scores: items that carry different
+  things receive different gradients, and separate. Where *all* scores are equal, powers other than
+  1, callables and `OptimalTransportSort` have no gradient: begin with scores that differ a little.
 - **stochastic**: which sums of P are 1. With rows alone, one item may be the likeliest at several
   positions.
 - **ms**: forward + backward of a soft sort (of ranks for those that have no more, and for
