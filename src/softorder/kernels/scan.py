@@ -20,6 +20,7 @@ from softorder._array import Array, Wiring, cast, device_of, move_axis, take_alo
 from softorder.kernels.dense import OfScores, RowSoftmax, bounded_power, extended_product
 from softorder.kernels.exponentials import Exponentials
 from softorder.kernels.scores import FINITE, MASKED, SortedScores
+from softorder.kernels.ties import Ties
 
 
 class Scan(OfScores):
@@ -181,9 +182,9 @@ class Recurrence:
             sums = sums_beside(self._scan, self.wiring.xp, self.kernel, self.gate, w, self.offset)
         # The weight of an item for itself is 1.
         sums = sums + w + self.spoiled[..., None, :]
-        return sums if self.ties is None else sums + self._among_ties(w)
+        return sums if self.ties is None else sums + self._among_ties(self.ties, w)
 
-    def _among_ties(self, w: Array) -> Array:
+    def _among_ties(self, ties: Ties, w: Array) -> Array:
         """Return an exact 0 with what the derivative of K w lacks for pairs of tied scores.
 
         Of exp(-|u|), the recurrences have the slope of one order of the ties; this adds that of the
@@ -192,34 +193,28 @@ class Recurrence:
         offset = self._offset_column()
         if not self.kernel.is_real:
             return -offset * offset * w
-        slope = self._tied_slopes()
+        slope = ties.slopes(self.wiring.xp.float64)[..., None, :]
         if self.is_transposed:
-            before, after = self._tied_sums(w)
-            total = self.ties.total
+            before, after = ties.beside(w)
+            total = ties.total
             first = offset * (total(slope * w) - (before - after))
             return first + 0.5 * offset * offset * (total(slope * slope * w) - (before + after))
-        (before, square_before), (after, square_after) = self._tied_offsets(w)
+        (before, square_before), (after, square_after) = self._tied_offsets(ties, w)
         own, own_square = -offset * w, offset * offset * w
         first = slope * (before + own + after) - (after - before)
         square = square_before + own_square + square_after
         return first + 0.5 * (slope * slope * square - (square_after + square_before))
 
-    def _tied_slopes(self) -> Array:
-        return self.ties.slopes(self.wiring.xp.float64)[..., None, :]
-
-    def _tied_offsets(self, w: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """Return `_tied_sums` of e w and of e^2 w: those before, and those after.
+    def _tied_offsets(
+        self, ties: Ties, w: Array
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """Return `Ties.beside` of e w and of e^2 w: those before, and those after.
 
         e, an exact 0, is what a derivative moves an item by, less what it moves its position by.
         """
         e = -self._offset_column()
-        before, after = self._tied_sums(self.wiring.xp.stack([e * w, e * e * w]))
+        before, after = ties.beside(self.wiring.xp.stack([e * w, e * e * w]))
         return (before[0, ...], before[1, ...]), (after[0, ...], after[1, ...])
-
-    def _tied_sums(self, w: Array) -> tuple[Array, Array]:
-        """Return sums over the tied items before each position, and over those after it."""
-        before = self.ties.before(w)
-        return before, self.ties.total(w) - before - w
 
     def _offset_column(self) -> Any:
         return None if self.offset is None else self.offset[..., None, :]
@@ -288,7 +283,7 @@ class Recurrence:
         left, right = sides
         weighted = _column(xp, self.kernel, self.kernel.weights, left) * (left + right)
         moment = _real_sum(xp, self.kernel, weighted, axis=-2) + self.spoiled
-        return moment if self.ties is None else moment + self._moments_among_ties()
+        return moment if self.ties is None else moment + self._moments_among_ties(self.ties)
 
     def _about_position(self, moments: list[Array], side: float) -> Array:
         """Return the last of the moments, about where a derivative moves the position to."""
@@ -300,13 +295,13 @@ class Recurrence:
         decays = _column(xp, self.kernel, self.kernel.decays, offset)
         return xp.exp(decays * offset) * (moments[-1] - offset * lower)
 
-    def _moments_among_ties(self) -> Array:
+    def _moments_among_ties(self, ties: Ties) -> Array:
         """Return for `moments` what `_among_ties` does for sums."""
-        if not self.kernel.is_real:
-            return self.offset * self.offset
-        slope, ones = self._tied_slopes(), self._ones()[..., None, :]
-        (before, square_before), (after, square_after) = self._tied_offsets(ones)
         offset = self._offset_column()
+        if not self.kernel.is_real:
+            return (offset * offset)[..., 0, :]
+        slope, ones = ties.slopes(self.wiring.xp.float64)[..., None, :], self._ones()[..., None, :]
+        (before, square_before), (after, square_after) = self._tied_offsets(ties, ones)
         first = -slope * (before - offset + after) - (before - after)
         square = square_before + offset * offset + square_after
         return (first - slope * slope * square + square_before + square_after)[..., 0, :]

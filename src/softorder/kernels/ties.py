@@ -32,15 +32,16 @@ class Ties:
         sums = self.wiring.add_along_axis(xp.matrix_transpose(x), self.group, n)
         return take_along(self.wiring, xp.matrix_transpose(sums), self.group[..., None, :], -1)
 
-    def before(self, x: Array) -> Array:
-        """Return the sum of x (..., c, n) over the positions of the group before each."""
+    def beside(self, x: Array) -> tuple[Array, Array]:
+        """Return sums of x (..., c, n) over the group before each position, and after it."""
         xp = self.wiring.xp
         inside = xp.astype(self.place > 0, xp.float64)
         batch = numpy.broadcast_shapes(tuple(inside.shape[:-1]), tuple(x.shape[:-2]))
         x = xp.broadcast_to(x, (*batch, *x.shape[-2:]))
         scan = self.wiring.scan
         assert scan is not None  # as in every framework that has derivatives
-        return scan(xp.broadcast_to(inside, (*batch, inside.shape[-1])), x) - x
+        before = scan(xp.broadcast_to(inside, (*batch, inside.shape[-1])), x) - x
+        return before, self.total(x) - before - x
 
     def average_gradient(self, x: Array) -> Array:
         """Return x (..., n); a derivative is the mean of those of the group."""

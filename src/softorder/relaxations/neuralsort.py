@@ -129,8 +129,7 @@ def _tied_distances(scores: SortedScores, x: Array) -> Array | None:
     if ties is None or stop(x) is x:
         return None
     moved = (x - stop(x))[..., None, :]
-    before = ties.before(moved)
-    after = ties.total(moved) - before - moved
+    before, after = ties.beside(moved)
     imbalance = scores.wiring.xp.astype(ties.size - 1 - 2 * ties.place, x.dtype)
     return imbalance * moved[..., 0, :] - (after - before)[..., 0, :]
 
