@@ -117,7 +117,7 @@ def test_optimal_transport_begins_at_an_epsilon_that_finds_the_middle(preset):
     """At a temperature of the others every number is the median alike."""
     tau = PRESETS[preset]({"relaxation": "optimal-transport"}).tau
     weights = task(n=5, relaxation="optimal-transport", tau=tau).weights(torch.arange(5.0)[None])
-    assert weights[0, 0, 2] > 0.9
+    assert weights[0, 0, 2] > 0.5
 
 
 def test_the_deterministic_loss_is_that_of_the_expected_value():

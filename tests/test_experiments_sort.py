@@ -266,7 +266,7 @@ def test_a_sweep_searches_epsilons_for_optimal_transport_and_the_printed_tau_for
     assert [point["tau"] for point in softsort.grid] == [1, 16, 128, 1024]
     assert softsort.config.tau == 1024
     epsilons = [point["tau"] for point in transport.grid]
-    assert max(epsilons) <= 0.1
+    assert max(epsilons) <= 0.3
     assert transport.config.tau in epsilons
     cells = plan("table3", dataclasses.replace(choice, n=(), data=("mnist",), baselines=False))
     found = [{point["tau"] for point in cell.grid} for cell in cells]

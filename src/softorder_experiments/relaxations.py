@@ -20,8 +20,7 @@ RELAXATIONS: dict[str, type[so.PermutationRelaxation]] = {
 _METRICS = ("abs", "square")
 # Optimal transport standardizes the scores: its epsilon has no unit, and a temperature that suits
 # the others, which compare the scores themselves, makes all of its entries alike.
-_EPSILON = 0.01
-_EPSILONS = (0.001, 0.003, 0.01, 0.03, 0.1)
+_EPSILONS = (0.003, 0.01, 0.03, 0.1, 0.3)
 
 
 @dataclass(frozen=True)
@@ -68,9 +67,9 @@ def relaxation(name: str, tau: float, metric: str = "abs") -> so.PermutationRela
     return kind(tau)  # pyright: ignore[reportCallIssue]
 
 
-def temperature(given: Mapping[str, Any], tau: float) -> float:
-    """Return a preset's tau; if it is given optimal transport, our epsilon instead."""
-    return _EPSILON if given.get("relaxation") == "optimal-transport" else tau
+def temperature(given: Mapping[str, Any], tau: float, epsilon: float) -> float:
+    """Return a preset's tau; if it is given optimal transport, its epsilon instead."""
+    return epsilon if given.get("relaxation") == "optimal-transport" else tau
 
 
 def temperatures(name: str, taus: tuple[float, ...]) -> tuple[float, ...]:

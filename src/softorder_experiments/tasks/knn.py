@@ -34,6 +34,9 @@ REDUCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "sum": lambda mean, k: mean * k,
 }
 
+# Of optimal transport: the best of 0.003, 0.01, 0.03 and 0.1 after 60 steps on the embedded digits.
+EPSILON = 0.01
+
 
 @dataclass(frozen=True)
 class KNNConfig(EmbeddingConfig, NeighborsConfig, RelaxedTraining):
@@ -66,7 +69,9 @@ class KNNConfig(EmbeddingConfig, NeighborsConfig, RelaxedTraining):
 
 def paper(given: Mapping[str, Any]) -> KNNConfig:
     """Return the paper's setting; of k, tau and lr it prints a grid, and these are of it."""
-    config = KNNConfig(preset="paper", epochs=200, lr=1e-3, k=9, tau=temperature(given, 16.0))
+    config = KNNConfig(
+        preset="paper", epochs=200, lr=1e-3, k=9, tau=temperature(given, 16.0, EPSILON)
+    )
     return for_data(config, given.get("data", "mnist"))
 
 
@@ -78,7 +83,7 @@ def short(given: Mapping[str, Any]) -> KNNConfig:
         preset="short",
         epochs=20,
         lr=0.05,
-        tau=temperature(given, 1.0),
+        tau=temperature(given, 1.0, EPSILON),
         crop=max(config.crop, 2),
         schedule="cosine",
         averaging=0.998,
@@ -92,7 +97,7 @@ def embedded(given: Mapping[str, Any]) -> KNNConfig:
         preset="embedded",
         epochs=80,
         k=3,
-        tau=temperature(given, 0.1),
+        tau=temperature(given, 0.1, EPSILON),
         crop=1,
         averaging=0.98,
     )

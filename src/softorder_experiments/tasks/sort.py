@@ -17,6 +17,10 @@ from softorder_experiments.relaxations import temperature
 from softorder_experiments.tasks.base import Metrics, Processes, stream
 from softorder_experiments.tasks.numbers import NumbersConfig, NumbersTask
 
+# Of optimal transport: the best of 0.003, 0.01, 0.03 and 0.1 after 800 steps on the embedded
+# digits.
+EPSILON = 0.01
+
 
 @dataclass(frozen=True)
 class SortConfig(NumbersConfig):
@@ -26,7 +30,7 @@ class SortConfig(NumbersConfig):
 def paper(given: Mapping[str, Any]) -> SortConfig:
     """Return the paper's setting, whose temperature depends on n."""
     n = given.get("n", 5)
-    tau = temperature(given, 1024.0 if n <= 7 else 128.0)
+    tau = temperature(given, 1024.0 if n <= 7 else 128.0, EPSILON)
     return SortConfig(preset="paper", data="mnist", n=n, tau=tau)
 
 
@@ -39,7 +43,7 @@ def short(given: Mapping[str, Any]) -> SortConfig:
         batch=5,
         lr=0.002,
         hidden_rate=0.2,
-        tau=temperature(given, 1.0),
+        tau=temperature(given, 1.0, EPSILON),
         schedule="cosine",
         averaging=0.9995,
         initialization="he-normal",
