@@ -12,6 +12,7 @@ from softorder.kernels import (
     balance,
     contests,
     dense,
+    distances,
     hard,
     isotonic,
     native,
@@ -308,6 +309,10 @@ BY_FILE = {
         },
         "solve": _after(RECORDING.xp.linalg, "solve", _wrong_pull),
         "stop_gradient": lambda: object.__setattr__(RECORDING, "stop_gradient", lambda x: x),
+    },
+    "distances": {
+        "differences": _after(distances, "_by_differences", _scaled),
+        "differences_gradient": _after(distances, "_by_differences", _wrong_slope),
     },
     "experiments_sort": {
         "loss": _after_importing(f"{TASKS}.sort:Sort", "cross_entropy", _scaled),

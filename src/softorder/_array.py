@@ -82,6 +82,10 @@ def _fold(step: Callable[[Array, Any], Array], state: Array, xs: Any) -> Array:
     return state
 
 
+def _cond(predicate: Array, usual: Callable[[], Array], careful: Callable[[], Array]) -> Array:
+    return usual() if bool(predicate) else careful()
+
+
 @dataclass(frozen=True, eq=False)
 class Wiring:
     """What one framework adds to the array API standard.
@@ -115,6 +119,10 @@ class Wiring:
         by_parts: `(function, rows, height, axis)` returns function(rows) of row numbers (n,), at
             most `height` of them at a time, one part after the other along `axis`; each is a
             `checkpoint`.
+        cond: `(predicate, usual, careful)` returns usual() where the predicate, a boolean array of
+            no dimensions, holds, else careful(). Where a program cannot look at it when it runs,
+            careful(), which must be right in either case.
+        fuses: Whether a compiler is at work that stores nothing of what is summed right away.
         scan: `(gate, v)` is the recurrence of `kernels.scan.chunked_scan`, differentiable. None
             for a framework that does not differentiate.
         beside: `(kernel, gap, cut, w, offset)` is `kernels.scan.sums_beside` of their `gates`,
@@ -158,6 +166,8 @@ class Wiring:
     cumulative_logsumexp: Callable[[Array, int], Array]
     by_parts: Callable[[Callable[[Array], Array], Array, int, int], Array]
     fold: Callable[[Callable[[Array, Any], Array], Array, Any], Array] = _fold
+    cond: Callable[[Array, Callable[[], Array], Callable[[], Array]], Array] = _cond
+    fuses: Callable[[], bool] = lambda: False
     trace: Callable[[], object] = lambda: None
     varied_shapes: bool = True
     has_float64: Callable[[], bool] = lambda: True

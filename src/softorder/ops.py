@@ -25,6 +25,7 @@ from softorder._array import (
     widen,
     wiring_of,
 )
+from softorder.kernels.distances import squared_distances
 from softorder.permutation import SoftPermutation
 from softorder.relaxations import SoftSort
 from softorder.relaxations.base import Relaxation
@@ -355,6 +356,10 @@ def knn(
     column in the first k rows of P. With k = 1, tau = 2 and embeddings of norm 1 this is a
     matching network: softmax of the inner products.
 
+    Distances come from one matrix product, and from the differences, which take longer, where the
+    product would lose digits: among points that are closer to each other than to the origin. O(q m)
+    memory either way.
+
     Args:
         query: (..., q, d) points to classify.
         neighbors: (..., m, d) candidates.
@@ -382,7 +387,7 @@ def knn(
     _checks.check_count(k, neighbors.shape[-2])
     if mask is not None:
         _checks.check_mask(xp, mask, neighbors.shape[:-1])
-    scores = -_squared_distances(wiring, query, neighbors, mask)
+    scores = -squared_distances(wiring, query, neighbors, mask)
     taking_part = None if mask is None else xp.broadcast_to(mask[..., None, :], scores.shape)
     weights = topk_mask(scores, k, how, mask=taking_part)
     # Where fewer than k take part, their rows are all there is to average.
@@ -398,30 +403,6 @@ def knn(
         of_class = seen[..., None] == xp.arange(classes, dtype=seen.dtype, device=device_of(seen))
         weights = wiring.matmul(weights, xp.astype(of_class, weights.dtype))
     return cast(xp, weights, query.dtype)
-
-
-def _squared_distances(wiring: Wiring, query: Array, neighbors: Array, mask: Array | None) -> Array:
-    """Return |query_i - neighbor_j|^2, (..., q, m), in O(q m) memory; half types are widened.
-
-    |a|^2 + |b|^2 - 2ab cancels where points are far from the origin and near each other, so it is
-    taken around their mean and in float64: what is left of the error is below float32's.
-    """
-    xp = wiring.xp
-    dtype = widen(xp, query).dtype
-    query, neighbors = xp.astype(query, xp.float64), xp.astype(neighbors, xp.float64)
-    counts = xp.all(~xp.isinf(neighbors), axis=-1, keepdims=True)
-    away = ~counts[..., 0]
-    if mask is not None:
-        counts = counts & mask[..., None]
-    neighbors = xp.where(counts, neighbors, 0.0)
-    number = xp.sum(xp.astype(counts, xp.float64), axis=-2, keepdims=True)
-    total = xp.sum(neighbors, axis=-2, keepdims=True)
-    origin = wiring.stop_gradient(total / xp.where(number == 0, 1.0, number))
-    query, neighbors = query - origin, xp.where(counts, neighbors - origin, 0.0)
-    inner = wiring.matmul(query, xp.matrix_transpose(neighbors))
-    lengths = xp.sum(xp.square(neighbors), axis=-1)[..., None, :]
-    squared = xp.sum(xp.square(query), axis=-1)[..., :, None] + lengths - 2 * inner
-    return xp.astype(xp.where(away[..., None, :], math.inf, squared), dtype)
 
 
 def as_relaxation(how: How) -> Any:

@@ -81,6 +81,12 @@ def _fold(step: Callable[[Array, Any], Array], state: Array, xs: Any) -> Array:
     return jax.lax.scan(lambda state, x: (step(state, x), None), state, xs)[0]
 
 
+def _cond(predicate: Array, usual: Callable[[], Array], careful: Callable[[], Array]) -> Array:
+    if _is_concrete(predicate):
+        return usual() if bool(predicate) else careful()
+    return jax.lax.cond(predicate, usual, careful)
+
+
 def _checkpoint(function: Callable[..., Array], *arrays: Array) -> Array:
     return jax.checkpoint(function)(*arrays)
 
@@ -178,6 +184,7 @@ JAX = Wiring(
     cumulative_logsumexp=_cumulative_logsumexp,
     by_parts=_by_parts,
     fold=_fold,
+    cond=_cond,
     trace=_trace,
     varied_shapes=False,
     has_float64=has_float64,

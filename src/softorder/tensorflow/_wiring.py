@@ -124,6 +124,7 @@ TENSORFLOW = Wiring(
     cumulative_logsumexp=_cumulative_logsumexp,
     by_parts=_by_parts,
     fold=_fold,
+    cond=tf.cond,
     scan=scan,
     beside=beside,
 )

@@ -14,13 +14,20 @@ from torch.autograd import forward_ad
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
-def is_concrete(x: torch.Tensor) -> bool:
-    """Tell whether the values of x can be looked at now and cheaply."""
+def has_values(x: torch.Tensor) -> bool:
+    """Tell whether the values of x can be looked at now, if need be by waiting for its device."""
     if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
         return False
     if torch._C._get_tracing_state() is not None:  # torch.jit.trace
         return False
-    return x.device.type == "cpu" and not is_functorch_wrapped_tensor(x)
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    return x.device.type != "meta" and not is_functorch_wrapped_tensor(x)
+
+
+def is_concrete(x: torch.Tensor) -> bool:
+    """Tell whether the values of x can be looked at now and cheaply."""
+    return x.device.type == "cpu" and has_values(x)
 
 
 @torch.compiler.assume_constant_result

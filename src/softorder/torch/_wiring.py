@@ -67,6 +67,22 @@ def _by_parts(
     return torch.cat([_checkpoint(function, part) for part in slices(rows, height)], axis)
 
 
+# Tried with this one; before it, a compiled program is always careful.
+_HAS_COND = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
+
+
+def _cond(
+    predicate: torch.Tensor, usual: Callable[[], torch.Tensor], careful: Callable[[], torch.Tensor]
+) -> torch.Tensor:
+    if _tracing.has_values(predicate):
+        return usual() if bool(predicate) else careful()
+    # Inside torch.func, torch.cond cannot be compiled.
+    if not _HAS_COND or not torch.compiler.is_compiling() or _tracing.is_transformed():
+        return careful()
+    # A branch must not return what it was given.
+    return torch.cond(predicate, lambda: usual().clone(), careful)
+
+
 def _gumbel(
     shape: tuple[int, ...], like: torch.Tensor, generator: torch.Generator | None
 ) -> torch.Tensor:
@@ -102,6 +118,8 @@ TORCH = Wiring(
     gumbel=_gumbel,
     cumulative_logsumexp=_cumulative_logsumexp,
     by_parts=_by_parts,
+    cond=_cond,
+    fuses=torch.compiler.is_compiling,
     scan=scan,
     native=NativeProducts(),
 )
