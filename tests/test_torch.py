@@ -155,6 +155,35 @@ def test_what_learns_in_a_plain_relaxation_is_registered():
     assert [name for name, _ in module.named_parameters()] == ["how.metric.log_p"]
 
 
+@pytest.mark.parametrize("way", ["load_state_dict", "functional_call", "assignment", "copy"])
+def test_a_parameter_put_in_place_of_that_of_a_plain_relaxation_is_computed_with(way):
+    module, new = Sort(so.NeuralSort(nn.Parameter(torch.tensor(1.0)))), torch.tensor(0.2)
+    before, expected = module(X), so.sort(X, so.NeuralSort(0.2))
+    if way == "functional_call":
+        y = torch.func.functional_call(module, {"tau": new}, X)
+    else:
+        if way == "load_state_dict":
+            module.load_state_dict({"tau": new}, assign=True)
+        elif way == "assignment":
+            module.tau = nn.Parameter(new)
+        else:
+            module = pickle.loads(pickle.dumps(copy.deepcopy(module)))
+            with torch.no_grad():
+                module.tau.copy_(new)
+        y = module(X)
+        assert module.how.tau is module.tau
+        y.square().sum().backward()
+        assert module.tau.grad != 0
+    assert torch.equal(y, expected)
+    assert not torch.equal(y, before)
+
+
+def test_a_module_put_in_place_of_that_of_a_plain_relaxation_is_computed_with():
+    module = Sort(so.SoftSort(nn.Parameter(torch.tensor(0.5)), PowerMetric(1.5)))
+    module.metric = PowerMetric(2.5)
+    assert torch.equal(module(X), so.sort(X, so.SoftSort(0.5, PowerMetric(2.5))))
+
+
 class Ordered(so.Relaxation):
     """A relaxation of somebody's own, and no module."""
 

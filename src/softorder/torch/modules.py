@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -107,7 +108,7 @@ class _Operation(nn.Module):
 
     A number for `how`, or a `softorder.SoftSort` without a parameter, becomes a `SoftSort` module;
     relaxations that are modules are registered, so that their parameters learn, and so are the
-    parameters and modules that any other relaxation holds in its fields.
+    parameters and modules that any other relaxation holds in its fields, under the names of these.
     """
 
     def __init__(self, how: Any, learnable_tau: bool, **arguments: Any) -> None:
@@ -125,20 +126,33 @@ class _Operation(nn.Module):
                     "Pass an nn.Module that is a relaxation and has a parameter of its own.",
                 )
             )
-        self.how = relaxation
         self.arguments = arguments
-        self._register_what_learns()
+        self.how = relaxation
 
-    def _register_what_learns(self) -> None:
-        """Register the parameters and modules that a relaxation, being no module, holds."""
-        if isinstance(self.how, nn.Module) or not dataclasses.is_dataclass(self.how):
-            return
-        for field in dataclasses.fields(self.how):
-            value = getattr(self.how, field.name)
-            if isinstance(value, nn.Parameter):
-                self.register_parameter(field.name, value)
-            elif isinstance(value, nn.Module):
-                self.add_module(field.name, value)
+    @property
+    def how(self) -> Any:
+        """The relaxation, with whatever stands under the names of its registered fields now.
+
+        That may be other tensors than it came with: `load_state_dict(assign=True)`,
+        `torch.func.functional_call` and assignments put them there.
+        """
+        if "how" in self._modules:
+            return self._modules["how"]
+        if not self._learning_fields:
+            return self._plain_how
+        relaxation = copy.copy(self._plain_how)
+        for name in self._learning_fields:
+            # Frozen, but this one is ours.
+            object.__setattr__(relaxation, name, getattr(self, name))
+        return relaxation
+
+    @how.setter
+    def how(self, relaxation: Any) -> None:
+        # torch registers a module by itself, and does not come here.
+        self._plain_how = relaxation
+        self._learning_fields = _fields_that_learn(relaxation)
+        for name in self._learning_fields:
+            setattr(self, name, getattr(relaxation, name))
 
     def extra_repr(self) -> str:
         """Show the arguments, and the relaxation if it is not a module of its own."""
@@ -146,6 +160,15 @@ class _Operation(nn.Module):
         if not isinstance(self.how, nn.Module):
             shown["how"] = self.how
         return ", ".join(f"{name}={value!r}" for name, value in shown.items())
+
+
+def _fields_that_learn(relaxation: Any) -> tuple[str, ...]:
+    """Return the fields of a dataclass that hold a parameter or a module."""
+    if not dataclasses.is_dataclass(relaxation):
+        return ()
+    names = (field.name for field in dataclasses.fields(relaxation))
+    learns = (nn.Parameter, nn.Module)
+    return tuple(name for name in names if isinstance(getattr(relaxation, name), learns))
 
 
 class _Directed(_Operation):
