@@ -332,44 +332,50 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
     });
 }
 
-// The derivative by the scores of one group of ties, which begins at `first` (kernels/README.md,
-// "Tied scores"). `force` has the sum of what rows and columns have, for the order that the ties
-// stand in, and `of_position` what rows have; both begin with the group, as do the inputs.
-inline void share_among_ties(int64_t size, int64_t f, const double* inputs, bool has_slope,
-                             double unit, const double* of_position, double* force) {
-    const int64_t channels = 2 * f + 2;
-    // Sums over the group of p, s, q; and of s times the imbalance of its position.
-    std::vector<double> after(static_cast<size_t>(channels)), before(after), lean(after);
-    const auto add = [&](std::vector<double>& to, int64_t i, double times) {
-        for (int64_t c = 0; c < channels; ++c) to[c] += times * inputs[i * channels + c];
-    };
+// For one group of ties and k(u) = exp(-u), whose slope at 0 depends on which of two comes first:
+// exchanges the slopes of the order that the ties stand in for the mean over all orders
+// (kernels/README.md, "Tied scores"). `force` is the derivative by the scores, and `of_position`, in
+// units of `unit`, what rows have of it. These and the inputs begin with the group; `scratch` has
+// room for 4 numbers for each channel.
+template <int Features>
+void exchange_tied_slopes(int64_t size, int64_t any_features, const double* inputs, double unit,
+                          double* scratch, double* of_position, double* force) {
+    const int64_t f = Features ? Features : any_features, channels = 2 * f + 2;
+    double *before = scratch, *after = before + channels, *mean = after + channels;
+    double* lean = mean + channels;  // each position times its imbalance
+    std::fill(scratch, scratch + 4 * channels, 0.0);
     for (int64_t i = 0; i < size; ++i) {
-        add(after, i, 1);
-        add(lean, i, imbalance(size, i));
+        for (int64_t c = 0; c < channels; ++c) {
+            after[c] += inputs[i * channels + c];
+            lean[c] += imbalance(size, i) * inputs[i * channels + c];
+        }
     }
-    const std::vector<double> total = after;
-    double shared = 0;
+    for (int64_t c = 0; c < channels; ++c) {
+        mean[c] = after[c] / static_cast<double>(size);
+        lean[c] /= static_cast<double>(size - 1);
+    }
     for (int64_t i = 0; i < size; ++i) {
         const double *p = inputs + i * channels, *s = p + f + 1;
-        double position = of_position[i], item = force[i] - unit * position;
-        if (has_slope) {
-            // The slopes of tied pairs, which have the signs of one order, for the mean over all.
-            add(after, i, -1);
-            double row = imbalance(size, i) * s[f], column = after[2 * f + 1] - before[2 * f + 1];
-            double mean = 0;
-            for (int64_t c = 0; c < f; ++c) {
-                row += s[c] * (before[c] - after[c]);
-                column += p[c] * (before[f + 1 + c] - after[f + 1 + c]);
-                mean += lean[f + 1 + c] * (p[c] - total[c] / static_cast<double>(size));
-            }
-            add(before, i, 1);
-            position -= row;
-            item += unit * (mean / static_cast<double>(size - 1) - column);
+        for (int64_t c = 0; c < channels; ++c) after[c] -= p[c];
+        double row = imbalance(size, i) * s[f];
+        double column = after[2 * f + 1] - before[2 * f + 1], of_all_orders = 0;
+        for (int64_t c = 0; c < f; ++c) {
+            row += s[c] * (before[c] - after[c]);
+            column += p[c] * (before[f + 1 + c] - after[f + 1 + c]);
+            of_all_orders += lean[f + 1 + c] * (p[c] - mean[c]);
         }
-        shared += unit * position;
-        force[i] = item;
+        for (int64_t c = 0; c < channels; ++c) before[c] += p[c];
+        of_position[i] -= row;
+        force[i] += unit * (of_all_orders - row - column);
     }
-    for (int64_t i = 0; i < size; ++i) force[i] += shared / static_cast<double>(size);
+}
+
+// Shares what positions have of the force among the items of a group of ties.
+inline void share_among_ties(int64_t size, double unit, const double* of_position, double* force) {
+    double sum = 0;
+    for (int64_t i = 0; i < size; ++i) sum += of_position[i];
+    const double mean = sum / static_cast<double>(size);
+    for (int64_t i = 0; i < size; ++i) force[i] += unit * (mean - of_position[i]);
 }
 
 // The derivatives of a product for every row. The first stage has the channels p, which
@@ -422,10 +428,15 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Re
                 b += run.begin, e += run.begin;
                 while (b > run.begin && b < e && sorted[b] == sorted[b - 1]) ++b;
                 while (b < e && e < run.end && sorted[e] == sorted[e - 1]) ++e;
+                std::vector<double> scratch(ties ? 4 * static_cast<size_t>(channels) : 0);
                 const auto share = [&](int64_t first, int64_t last) {
-                    const int64_t at = first - run.begin;
-                    share_among_ties(last - first, f, solver.inputs() + at * channels,
-                                     rows.terms.count == 1, unit, of_position + at, force + first);
+                    const int64_t size = last - first, at = first - run.begin;
+                    if (rows.terms.count == 1) {
+                        exchange_tied_slopes<Features>(size, f, solver.inputs() + at * channels,
+                                                       unit, scratch.data(), of_position + at,
+                                                       force + first);
+                    }
+                    share_among_ties(size, unit, of_position + at, force + first);
                 };
                 if (ties) for_each_tie(sorted, b, e, share);
                 for (int64_t i = b; i < e; ++i) {
