@@ -1,5 +1,8 @@
 """The command `softorder`, as a user meets it."""
 
+import copy
+import dataclasses
+import functools
 import importlib.util
 import json
 import pathlib
@@ -7,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from random import Random
 
 import pytest
 import typer.main
@@ -16,8 +20,10 @@ import frameworks
 from softorder_experiments import cli, entry, launch, speed, sweeps
 from softorder_experiments.data import DATASETS
 from softorder_experiments.relaxations import RELAXATIONS
+from softorder_experiments.report import Report
 from softorder_experiments.runs import read_records
-from softorder_experiments.tasks import TASKS
+from softorder_experiments.tasks import TASKS, configure
+from test_experiments_report import RECORDS, sort_run, speed_run
 
 SMALL = ["--n", "3", "--set", "digits=1", "--set", "epochs=1", "--set", "batch=100"]
 
@@ -77,7 +83,8 @@ def test_the_examples_of_the_help_are_right(monkeypatch, tmp_path):
     assert len(offline) >= 8
     run = tmp_path / "results" / "runs" / "sort-n5-softsort-digits-embedded-s0"
     run.mkdir(parents=True)
-    config = {"schema": 1, "task": "sort", "config": {}}
+    settings = dataclasses.asdict(configure("sort", None, {}))
+    config = {"schema": 1, "task": "sort", "config": settings}
     (run / "config.json").write_text(json.dumps(config))
     (run.parent / "NAME").symlink_to(run)
     benchmark = tmp_path / "benchmarks" / "results" / "FILE.jsonl"
@@ -175,6 +182,182 @@ def test_what_a_user_can_mend_is_a_short_error(monkeypatch, capsys, tmp_path, ar
         assert part in text
     assert "Traceback" not in text
     assert len(text.splitlines()) <= 24
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run a command as a shell does; return exit code, output and errors."""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["softorder", *map(str, words)])
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as stop:
+            cli.run_command_line()
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        for text in said:
+            assert all(char.isprintable() or char == "\n" for char in text)
+        return stop.value.code, said.out, said.err
+
+    return run
+
+
+def write_lines(file, *lines):
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    file.write_text(text, errors="surrogatepass")
+
+
+def test_show_takes_markup_and_escape_sequences_for_what_they_are(command, tmp_path):
+    for name in ("[red]", "\x1b[31m:smile:"):
+        where = tmp_path / "[" / "x]" / name  # the path holds "[/x]", which closes nothing
+        folder = where / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "unfinished").touch()
+        write_lines(where / f"{name}.jsonl", {**sort_run(0, 0.5), "run": "[/blue] [b]x :x:"})
+        code, out, err = command("show", where)
+        assert (code, err) == (0, "")
+        assert "[/blue] [b]x :x:" in out
+        assert f"{where}/runs/{name}".replace("\x1b", r"\x1b") in out.split("not finished")[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"run": ', "it must be JSON"),
+        ("[" * 100_000, "it must be JSON"),
+        ("1" * 5000, "it must be JSON"),
+        ("[]", "it must be an object with names; got []"),
+        ({}, "schema is missing"),
+        ({**sort_run(0, 0.5), "schema": 7}, "schema must be 1; got 7, of another version"),
+        ({**sort_run(0, 0.5), "run": "\x1b[31mred"}, r"got '\x1b[31mred'"),
+        ({**sort_run(0, 0.5), "run": "\ud800"}, r"got '\ud800'"),
+        ({**sort_run(0, 0.5), "run": ["[red]"]}, "run must be text"),
+        (
+            {**sort_run(0, 0.5), "metrics": {"test": {}, "validation": {}}},
+            "metrics.test.permutations_right is missing",
+        ),
+        ({**sort_run(0, 0.5), "seconds": "long"}, "seconds must be a finite number; got 'long'"),
+        ({**sort_run(0, 0.5), "seconds": float("nan")}, "seconds must be a finite number; got nan"),
+        ({**sort_run(0, 0.5), "seconds": 10**400}, "seconds must be a finite number; got 1000"),
+        ({**sort_run(0, 0.5), "curve": [{"epoch": 1}]}, "curve[0].loss is missing"),
+        (
+            sort_run(0, "most"),
+            "metrics.test.permutations_right must be a finite number; got 'most'",
+        ),
+        (sort_run(0, 0.5, n="5"), "config.n must be a whole number; got '5'"),
+        (speed_run("softsort-abs", 10, epochs="x" * 99), "config.epochs must be a whole number"),
+        ({**speed_run("softsort-abs", 10), "metrics": {}}, "metrics.seconds_per_epoch is missing"),
+        ({**speed_run("softsort-abs", 10), "outcome": None}, "outcome must be text"),
+    ],
+)
+@pytest.mark.parametrize("name", ["show", "report"])
+def test_a_broken_line_is_named_after_the_good_ones_are_shown(
+    command, tmp_path, monkeypatch, name, line, problem
+):
+    monkeypatch.setattr(Report, "render", lambda self: repr([r["run"] for r in self.records]))
+    write_lines(tmp_path / "a.jsonl", sort_run(1, 0.25), line, sort_run(2, 0.75))
+    options = ["--to", tmp_path / "page.html"] if name == "report" else []
+    code, out, err = command(name, tmp_path, *options)
+    assert code == 1
+    shown = (tmp_path / "page.html").read_text() if name == "report" else out
+    for run in ("sort-n5-s1", "sort-n5-s2"):
+        assert run in shown
+    assert f"line 2 of {tmp_path / 'a.jsonl'} is no record: " in err
+    assert problem in err
+
+
+def test_a_method_of_another_version_is_a_broken_line(command, tmp_path):
+    write_lines(tmp_path / "a.jsonl", speed_run("softsort-abs", 10))
+    text = (tmp_path / "a.jsonl").read_text()
+    (tmp_path / "a.jsonl").write_text(text.replace('"method": "softsort-abs"', '"method": "[/x]"'))
+    for words in (["show"], ["report", "--to", tmp_path / "page.html"]):
+        code, _, err = command(*words, tmp_path)
+        assert code == 1
+        assert "config.method must be one of this version; got '[/x]'" in err
+
+
+def places_of(content, path=()):
+    """Yield the path of everything in an object."""
+    if isinstance(content, dict | list):
+        parts = content.items() if isinstance(content, dict) else enumerate(content)
+        for key, part in parts:
+            yield (*path, key)
+            yield from places_of(part, (*path, key))
+
+
+def test_no_record_makes_show_fail_otherwise_than_by_a_sentence(command, tmp_path):
+    random = Random(0)
+    wrong = [None, True, -1, 1e308, 2**70, "", "[/x]", "\x1b[2J", "a\nb", "\u202e", [], {}, [[]]]
+    codes = set()
+    for _ in range(100):
+        record = copy.deepcopy(random.choice(RECORDS))
+        *path, last = random.choice(list(places_of(record)))
+        part = functools.reduce(lambda content, key: content[key], path, record)
+        if random.random() < 0.2:
+            del part[last]
+        else:
+            part[last] = random.choice(wrong)
+        write_lines(tmp_path / "a.jsonl", record, sort_run(7, 0.5))
+        code, out, err = command("show", tmp_path)
+        assert "sort-n5-s7" in out
+        assert (code, "line 1 of" in err) in ((0, False), (1, True))
+        codes.add(code)
+    assert codes == {0, 1}
+
+
+def test_a_run_tells_of_a_broken_line_and_is_not_kept_from_running(command, tmp_path):
+    write_lines(tmp_path / "results.jsonl", '{"run": [')
+    code, out, _ = command("run", "sort", *SMALL, "--accelerator", "cpu", "--out", tmp_path)
+    assert code == 0
+    assert f"line 1 of {tmp_path / 'results.jsonl'} is no record: it must be JSON" in out
+    assert command("show", tmp_path)[0] == 1
+
+
+def test_a_folder_named_like_a_file_of_records_is_named(command, tmp_path):
+    (tmp_path / "a.jsonl").mkdir()
+    write_lines(tmp_path / "b.jsonl", sort_run(0, 0.5))
+    code, out, err = command("show", tmp_path)
+    assert code == 1
+    assert "sort-n5-s0" in out
+    assert "a.jsonl is no record: it must be readable; got Is a directory" in err
+
+
+SETTINGS = dataclasses.asdict(configure("sort", None, {}))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{", "it must be JSON"),
+        ([], "an object with names"),
+        ({"task": ["sort"], "config": {}}, "task must be text"),
+        ({"task": "[/x]", "config": {}}, "task must be one of"),
+        ({"task": "sort", "config": 5}, "config must be an object"),
+        ({"task": "sort", "config": {}}, "no batch"),
+        ({"task": "sort", "config": {**SETTINGS, "[/x]\x1b": 1}}, r"the unknown '[/x]\x1b'"),
+        ({"task": "sort", "config": {**SETTINGS, "n": "5"}}, "n '5'"),
+        ({"task": "sort", "config": {**SETTINGS, "data": 5}}, "data 5"),
+        ({"task": "sort", "config": {**SETTINGS, "stochastic": "yes"}}, "stochastic 'yes'"),
+        ({"task": "sort", "config": {**SETTINGS, "epochs": 2.5}}, "epochs 2.5"),
+        ({"task": "sort", "config": {**SETTINGS, "threads": True}}, "threads True"),
+        ({"task": "sort", "config": {**SETTINGS, "epochs": -1}}, "epochs must be at least 1"),
+        ({"task": "sort", "config": {**SETTINGS, "data": "[red]"}}, "data must be one of"),
+    ],
+)
+def test_a_wrong_configuration_is_a_sentence(command, tmp_path, content, problem):
+    run = tmp_path / "[" / "red]" / "runs" / "[b]"
+    run.mkdir(parents=True)
+    write_lines(run / "config.json", content)
+    code, _, err = command("resume", run)
+    assert code == 1
+    assert problem in err
+
+
+def test_words_that_look_like_markup_are_ordinary_mistakes(command):
+    for words in (["run", "[/red]"], ["run", "sort", "--n", "[/red]"], ["\x1b[31m"]):
+        assert command(*words)[0] == 2
+    for words in (["show", "[/red]"], ["resume", "\x1b[31m"], ["run", "sort", "--data", "[/b]"]):
+        assert command(*words)[0] == 1
 
 
 def test_a_truncated_file_is_named_before_anything_is_trained(monkeypatch, capsys, tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import functools
 import io
 import json
 import os
@@ -18,20 +19,41 @@ import threadpoolctl
 import torch
 from rich.console import Console
 
-from softorder_experiments import engine, runs
+from softorder_experiments import engine, machine, runs
 from softorder_experiments.config import Place, Training
 from softorder_experiments.display import Lines, Live, Silent
 from softorder_experiments.engine import Interrupted, Trainer, make_fabric
 from softorder_experiments.errors import UserError
 from softorder_experiments.launch import Stopped, carry_out
-from softorder_experiments.runs import Run, append_record, find_run, read_records, run_of
+from softorder_experiments.record_forms import SCHEMA_VERSION
+from softorder_experiments.runs import (
+    Run,
+    append_record,
+    find_run,
+    finished_runs,
+    read_lines,
+    read_records,
+    run_of,
+)
 from softorder_experiments.schedules import cosine
 from softorder_experiments.tasks import TASKS, Sort, configure
 from softorder_experiments.tasks.base import Processes, Task, derive_seed, stream
 from softorder_experiments.tasks.sort import embedded
 
 A, B = (
-    {"schema": runs.SCHEMA_VERSION, "run": name, "task": "toy", "config": {}, "metrics": {}}
+    {
+        "schema": SCHEMA_VERSION,
+        "run": name,
+        "task": "toy",
+        "config": {"preset": "embedded", "data": "digits", "seed": 0},
+        "seed": 0,
+        "metrics": {"validation": {"score": 0.5}, "test": {"score": 0.5}},
+        "curve": [],
+        "seconds": 1.5,
+        "device": "cpu",
+        "threads": 1,
+        **machine.describe(),
+    }
     for name in "ab"
 )
 CPU = Place(accelerator="cpu")
@@ -206,7 +228,7 @@ def test_training_learns_and_the_average_is_what_is_evaluated(tmp_path):
 def test_the_record_says_what_was_run_where(tmp_path):
     record = train(Toy(), tmp_path)
     assert json.loads((tmp_path / "results.jsonl").read_text()) == json.loads(json.dumps(record))
-    assert record["schema"] == runs.SCHEMA_VERSION
+    assert record["schema"] == SCHEMA_VERSION
     assert set(record) >= {"run", "task", "config", "seed", "metrics", "curve", "seconds"}
     assert set(record) >= {"images_per_second", "machine", "versions", "commit", "date"}
     assert [point["step"] for point in record["curve"]] == [4, 8, 12]
@@ -292,6 +314,67 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
         train(Toy(), tmp_path)
 
 
+def with_change(*path, to=None):
+    """Return what changes a part of a state; without a value, it is taken out."""
+
+    def change(state):
+        *parents, last = path
+        part = functools.reduce(lambda content, key: content[key], parents, state)
+        part[last] = to
+        if to is None:
+            del part[last]
+        return state
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda state: [state], "it must be an object with names"),
+        (lambda state: torch.zeros(3), "it must be an object with names"),
+        (lambda state: state["network"], "schema is missing"),
+        (with_change("progress"), "progress is missing"),
+        (with_change("progress", to=5), "progress must be an object"),
+        (
+            with_change("progress", "step", to=10**9),
+            "progress.step must be one after 1 of 3 epochs",
+        ),
+        (with_change("progress", "step", to="5"), "progress.step must be a whole number; got '5'"),
+        (with_change("progress", "color", to=1), "progress must hold"),
+        (with_change("progress", "curve", to=[]), "progress.step must be one after 0"),
+        (with_change("progress", "curve", 0, "epoch", to=2), "every epoch so far once"),
+        (with_change("progress", "best", "loss", to=0.0), "must be a point of the curve"),
+        (with_change("progress", "best", "loss", to=torch.ones(2)), "progress.best.loss must be"),
+        (with_change("config", "lr", to=0.2), "lr must be 0.1, as in this run; got '0.2'"),
+        (with_change("config", to=[]), "config must be the settings"),
+        (with_change("network", "0.bias"), "network must be an object with the names"),
+        (with_change("network", "0.weight", to=torch.zeros(2, 3)), r"a tensor \(1, 3\) of float32"),
+        (with_change("network", "0.weight", to="\x1b[31m"), r"got '\\x1b\[31m'"),
+        (with_change("best", "0.weight", to=torch.zeros(1)), r"best.0.weight must be a tensor"),
+        (with_change("averaged", "n_averaged"), "averaged must be an object"),
+        (with_change("optimizer", to=None), "optimizer is missing"),
+        (with_change("optimizer", "state", to=[1]), "optimizer.state must be an object"),
+        (with_change("optimizer", "state", 0, "step"), "optimizer.state.0 must be an object"),
+        (with_change("optimizer", "state", 9, to={"step": 1}), "optimizer.state.9 must be None"),
+        (
+            with_change("optimizer", "state", 0, "exp_avg", to=torch.zeros(7)),
+            r"optimizer.state.0.exp_avg must be a tensor \(1, 3\)",
+        ),
+        (with_change("loss_sums", to=torch.zeros(())), "loss_sums must be a tensor"),
+    ],
+)
+def test_a_checkpoint_that_loads_but_holds_something_else_is_a_sentence(tmp_path, change, problem):
+    stopping = {5: lambda: os.kill(os.getpid(), signal.SIGINT)}
+    with pytest.raises(Interrupted):
+        train(Toy(averaging=0.9, at_step=stopping), tmp_path)
+    task = Toy(averaging=0.9)
+    run = run_of(task.name, task.config, tmp_path)
+    torch.save(change(run.load()), run.checkpoint)
+    with pytest.raises(UserError, match=f"must be a checkpoint of this run.*{problem}"):
+        train(task, tmp_path)
+
+
 def test_records_are_appended_whole_and_read_back(tmp_path, monkeypatch):
     file = tmp_path / "results.jsonl"
     append_record(file, A)
@@ -303,20 +386,24 @@ def test_records_are_appended_whole_and_read_back(tmp_path, monkeypatch):
     append_record(file, B)
     assert read_records(file) == [A, B]
     assert read_records(tmp_path / "none") == []
-    file.write_text('{"run": "a"}\n{"run"\n')
+    file.write_text(json.dumps(A) + '\n{"run"\n')
     with pytest.raises(UserError, match="line 2 of"):
         read_records(file)
 
 
-def test_lines_of_another_kind_do_no_harm(tmp_path):
+def test_a_broken_line_does_not_hide_the_good_ones(tmp_path):
     file = tmp_path / "results.jsonl"
     file.write_text(
         json.dumps(A)
-        + '\n\n{"schema": 99, "name": "x"}\n[]\n{"schema": 1, "x": 2}\n'
+        + '\n\n{"schema": 99, "task": "x"}\n[]\n{"schema": 1, "task": "x"}\n{"run"\n'
         + json.dumps(B)
     )
     append_record(file, A)  # the line before has no end
-    assert read_records(tmp_path) == [A, B, A]
+    records, bad = read_lines(tmp_path)
+    assert records == [A, B, A]
+    assert [(line.file, line.number) for line in bad] == [(file, n) for n in (3, 4, 5, 6)]
+    assert "of another version" in bad[0].problem
+    assert list(finished_runs(tmp_path)) == ["a", "b"]
 
 
 def test_a_run_is_found_by_name_beginning_or_folder(tmp_path):
@@ -381,8 +468,8 @@ def test_a_run_that_was_moved_is_the_same_run(tmp_path):
 def test_a_checkpoint_of_another_version_is_not_taken(tmp_path, monkeypatch):
     task, place = Toy(), Place(out=str(tmp_path), accelerator="cpu")
     carry_out(task, place, QUIET)
-    monkeypatch.setattr(runs, "SCHEMA_VERSION", 2)
-    with pytest.raises(UserError, match="must be of version 2; got version 1"):
+    monkeypatch.setattr(runs, "CHECKPOINT_VERSION", 3)
+    with pytest.raises(UserError, match="must be of version 3; got version 2"):
         run_of(task.name, task.config, place.out).load()
 
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import softorder as so
 from softorder_experiments import cli
 from softorder_experiments.printed import printed
+from softorder_experiments.record_forms import find_problem_of_record
 from softorder_experiments.report import Report, measured_figures, write_report
 from softorder_experiments.report.benchmark import Benchmark
 from softorder_experiments.report.comparison import NOT_RUN, lines_of, shortened_lines_of
@@ -47,7 +48,9 @@ def record(task, name, seed, test, curve, **config):
         "seed": seed,
         "metrics": {"test": test, "validation": test},
         "curve": curve,
+        "best_epoch": 1,
         "seconds": 12.0,
+        "images_per_second": 100.0,
         "device": "cpu",
         "threads": 1,
         **ORIGIN,
@@ -72,7 +75,9 @@ def speed_run(method, n, outcome="ok", times=1.0, **config):
     }
     curve = [{"epoch": e, "loss": 1.0, "spearman": e / 10} for e in (1, 2)]
     ok = outcome == "ok"
-    return {**run, "outcome": outcome, "metrics": metrics if ok else {}, "curve": curve}
+    limits = {"seconds": 60.0, "bytes": 1e9}
+    rest = {"outcome": outcome, "metrics": metrics if ok else {}, "curve": curve}
+    return {**run, **rest, "limits": limits}
 
 
 def in_framework(name, version, run):
@@ -393,10 +398,32 @@ def test_nothing_run_is_a_page_too(tmp_path):
     assert "softorder run speed" in text
 
 
-def test_a_file_that_is_no_benchmark_is_an_error(tmp_path):
-    (tmp_path / "x").write_text("no JSON")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "no JSON",
+        "[]",
+        '{"implementation": 5}',
+        json.dumps({**case("dense abs", 10, 0.1), "shape": [1, "\x1b"]}),
+        json.dumps({**case("dense abs", 10, 0.1), "seconds": None}),
+    ],
+)
+def test_a_file_that_is_no_benchmark_is_an_error(tmp_path, line):
+    (tmp_path / "x").write_text(line)
     with pytest.raises(cli.UserError, match="must hold the JSON lines of a benchmark"):
         Benchmark.read(tmp_path / "x")
+
+
+def test_a_record_must_have_the_metric_that_its_task_is_chosen_by():
+    for name, task in TASKS.items():
+        run = record(name, name, 0, {}, [], n=5, relaxation="softsort", stochastic=False)
+        needed = re.search(r"metrics\.test\.(\w+) is missing", find_problem_of_record(run))
+        assert needed[1] == task.selection
+
+
+def test_a_dollar_in_a_setting_begins_no_formula():
+    (chart,) = measured_figures.of_training([sort_run(0, 0.5, preset=r"$\no{$")])
+    assert r"$\no{$" in chart.light
 
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from softorder_experiments import cli, engine, sweeps
 from softorder_experiments.config import Place
+from softorder_experiments.console import PlainConsole
 from softorder_experiments.display import StatusFile
 from softorder_experiments.errors import UserError
 from softorder_experiments.launch import carry_out
@@ -434,6 +435,26 @@ def test_the_live_table_shows_what_runs_where(tmp_path, in_process):
     with watch:
         time.sleep(1.2)
     assert "2 at once" in text_of(console)
+
+
+def test_wrong_status_and_failure_files_do_no_harm(tmp_path, in_process):
+    sweep = toy_sweep(tmp_path, grid=False)
+    jobs = next(sweep.phases())
+    for job, status in zip(jobs, ([], {"where": "[/x]", "epoch": "x"}), strict=True):
+        job.run.create("toy", job.config)
+        job.run.status.write_text(json.dumps(status))
+    console = PlainConsole()
+    watch = Watch(sweep, jobs, 2, console)
+    with console.capture() as capture:
+        jobs[0].run.failure.write_bytes(b"")
+        jobs[1].run.failure.write_bytes(b"a\nbad [/red] \x1b[31m \xff end")
+        console.print(watch._table())
+        watch._look()
+        sweeps.show_summary(console, sweep, sweep.summarize())
+    text = capture.get()
+    assert text.count("it does not say why") == 2
+    assert text.count(r"bad [/red] \x1b[31m") == 2
+    assert "\x1b" not in text
 
 
 def test_the_estimate_grows_with_the_run(tmp_path):

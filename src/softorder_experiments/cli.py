@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from softorder_experiments.config import Place, Settings, from_json, parse_settings
+from softorder_experiments.console import PlainConsole
 from softorder_experiments.errors import UserError, choose
 
 if TYPE_CHECKING:
-    from softorder_experiments.runs import Run
+    from softorder_experiments.runs import BadLine, Run
     from softorder_experiments.sweeps import Sweep, Workers
 
 # Whatever needs torch is imported by the command that needs it: help must come at once.
@@ -238,7 +237,7 @@ def run_speed(
         seed=seed,
         threads=threads,
     )
-    console = Console()
+    console = PlainConsole()
     try:
         records = speed.carry_out(points, out, limits, console, again=again)
     except KeyboardInterrupt:
@@ -271,7 +270,7 @@ def _carry_out(
     from softorder_experiments.launch import Stopped, carry_out
     from softorder_experiments.tasks import TASKS
 
-    console = Console()
+    console = PlainConsole()
     try:
         outcome = carry_out(TASKS[task](config), place, console, run=run, again=again)
     except Stopped as stopped:
@@ -346,7 +345,7 @@ def sweep(
     workers = sweeps.Workers(engine, address, jobs, threads)
     place = Place(str(out), accelerator, checkpoint_seconds=checkpoint_seconds)
     planned = sweeps.Sweep(table, sweeps.plan(table, choice, grid=grid), seeds, grid, place)
-    console = Console()
+    console = PlainConsole()
     if list_:
         sweeps.list_runs(console, planned)
     elif dry_run:
@@ -355,7 +354,7 @@ def sweep(
         _sweep(console, planned, workers)
 
 
-def _sweep(console: Console, planned: Sweep, workers: Workers) -> None:
+def _sweep(console: PlainConsole, planned: Sweep, workers: Workers) -> None:
     from softorder_experiments import sweeps
 
     try:
@@ -397,7 +396,7 @@ def list_everything() -> None:
     """List tasks, presets and their settings, relaxations and data sets."""
     from softorder_experiments import tables
 
-    tables.list_everything(Console())
+    tables.list_everything(PlainConsole())
 
 
 @app.command(epilog=_examples("softorder show", "softorder show results/"))
@@ -408,10 +407,23 @@ def show(
 ) -> None:
     """Show what was run: a line for each record, and the runs that are not finished."""
     from softorder_experiments import tables
-    from softorder_experiments.runs import read_records
+    from softorder_experiments.runs import read_lines
+    from softorder_experiments.speed import find_unknown_method
 
     _must_exist(where)
-    tables.show_records(Console(), read_records(where), where)
+    records, bad = read_lines(where, find_unknown_method)
+    tables.show_records(PlainConsole(), records, where)
+    _fail_for(bad)
+
+
+def _fail_for(bad: Sequence[BadLine]) -> None:
+    """Say which lines are no records, after those that are; end with an exit code that says so."""
+    errors = PlainConsole(stderr=True)
+    for line in bad:
+        errors.print(f"softorder: {line}.", soft_wrap=True)
+    if bad:
+        errors.print("All other records are shown. Delete these lines, or mend them.")
+        raise typer.Exit(1)
 
 
 def _must_exist(where: Path) -> None:
@@ -442,8 +454,9 @@ def report(
     from softorder_experiments.report import write_report
 
     _must_exist(where)
-    write_report(where, benchmark, to)
-    Console().print(f"page  {to}", highlight=False, soft_wrap=True)
+    bad = write_report(where, benchmark, to)
+    PlainConsole().print(f"page  {to}", highlight=False, soft_wrap=True)
+    _fail_for(bad)
 
 
 @data_app.command("get", epilog=_examples("softorder data get mnist", "softorder data get cifar10"))
@@ -455,7 +468,7 @@ def get(
     from softorder_experiments.data.files import find
 
     dataset = choose("data", name, DATASETS)
-    console = Console()
+    console = PlainConsole()
     for path in find(dataset.downloads):
         console.print(f"{path}: right", highlight=False, soft_wrap=True)
     console.print(f"{name} is complete" if dataset.downloads else f"{name} is embedded")
@@ -474,8 +487,8 @@ def run_command_line() -> None:
     try:
         app()
     except UserError as error:
-        errors = Console(stderr=True)
-        title = Text("softorder: ", style="bold red")
-        for line in (title + f"{error.expected};", f"got {error.received}.", error.fix):
-            errors.print(line, markup=False, highlight=False, soft_wrap=True)
+        errors = PlainConsole(stderr=True)
+        errors.print("softorder: ", style="bold red", end="")
+        for line in (f"{error.expected};", f"got {error.received}.", error.fix):
+            errors.print(line, soft_wrap=True)
         sys.exit(1)

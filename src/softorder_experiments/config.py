@@ -177,11 +177,30 @@ def _parse(name: str, text: str, kind: Any) -> Any:
 
 def from_json(config_type: type[C], fields: Mapping[str, Any]) -> C:
     """Read a configuration back; one with other fields comes from another version."""
-    try:
-        return config_type(**fields)
-    except TypeError as error:
+    names = {field.name for field in dataclasses.fields(config_type)}
+    problems = [f"no {name}" for name in sorted(names - fields.keys())]
+    problems += [f"the unknown {name!r}" for name in fields if name not in names]
+    kinds = typing.get_type_hints(config_type)
+    problems += [
+        f"{name} {value!r}"
+        for name, value in fields.items()
+        if name in names and not _is_of(kinds[name], value)
+    ]
+    if problems:
         raise UserError(
             f"a configuration must have the fields of {config_type.__name__}",
-            str(error),
-            "It was written by another version of softorder; run anew",
-        ) from None
+            ", ".join(problems)[:300],
+            "It was written by another version of softorder, or edited; start the run again",
+        )
+    return config_type(**fields)
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    """Tell whether a value of JSON is of the type of a field."""
+    if isinstance(kind, types.UnionType):
+        return any(_is_of(option, value) for option in typing.get_args(kind))
+    if kind in (int, float):
+        return isinstance(value, (int, kind)) and not isinstance(value, bool)
+    if kind in (bool, str, types.NoneType):
+        return isinstance(value, kind)
+    return isinstance(value, (list, tuple))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import logging
 import signal
@@ -19,10 +20,12 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from softorder_experiments import machine
+from softorder_experiments.checkpoints import find_problem_of_state
 from softorder_experiments.config import Place
 from softorder_experiments.display import Display
 from softorder_experiments.errors import UserError, writing
-from softorder_experiments.runs import SCHEMA_VERSION, Record, Run, append_record
+from softorder_experiments.record_forms import SCHEMA_VERSION
+from softorder_experiments.runs import Record, Run, append_record
 from softorder_experiments.schedules import SCHEDULES
 from softorder_experiments.tasks.base import (
     Experiment,
@@ -253,16 +256,18 @@ class Trainer:
         loss_sums = self._gather(self._loss_sum[None])
         if not self.fabric.is_global_zero:
             return
-        self.run.save(
-            {
-                "progress": dataclasses.asdict(self.progress),
-                "network": self._module.state_dict(),
-                "optimizer": self._optimizer.state_dict(),
-                "averaged": self._averaged.state_dict() if self._averaged else {},
-                "best": self._best,
-                "loss_sums": loss_sums,
-            }
-        )
+        self.run.save(self._state(loss_sums))
+
+    def _state(self, loss_sums: Tensor) -> dict[str, Any]:
+        return {
+            "config": dataclasses.asdict(self.config),
+            "progress": dataclasses.asdict(self.progress),
+            "network": self._module.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "averaged": self._averaged.state_dict() if self._averaged else {},
+            "best": self._best,
+            "loss_sums": loss_sums,
+        }
 
     def _clock(self) -> None:
         self.progress.seconds = self._seconds_before + time.monotonic() - self._started
@@ -278,14 +283,30 @@ class Trainer:
             )
 
     def _restore(self) -> None:
-        """Go on from the checkpoint, if there is one."""
+        """Resume from the checkpoint, if there is one."""
         state = self.run.load()
         if state is None:
             return
+        problem = find_problem_of_state(
+            state,
+            {
+                **self._state(self._loss_sum[None]),
+                "optimizer": self._optimizer_after_a_step(),
+                "best": self._evaluated.state_dict(),
+            },
+            steps_per_epoch=self.task.steps_per_epoch,
+            epochs=self.config.epochs,
+            selection=self.task.selection,
+        )
+        if problem:
+            raise self.run.bad_checkpoint(problem)
         self.progress = Progress(**state["progress"])
         self.progress.resumed += 1
         self._module.load_state_dict(state["network"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        # Rates and the like come from the configuration.
+        self._optimizer.load_state_dict(
+            {**self._optimizer.state_dict(), "state": state["optimizer"]["state"]}
+        )
         if self._averaged:
             self._averaged.load_state_dict(state["averaged"])
         self._best = state["best"]
@@ -293,7 +314,16 @@ class Trainer:
         # Of as many processes as there are now, each takes its own; else their mean.
         same = len(sums) == self.processes.count
         self._loss_sum.copy_(sums[self.processes.rank] if same else sums.mean())
-        self.display.note(f"going on from step {self.progress.step} of {self.total_steps}")
+        self.display.note(f"resuming at step {self.progress.step} of {self.total_steps}")
+
+    def _optimizer_after_a_step(self) -> dict[str, Any]:
+        """Return what the optimiser keeps once it has made a step, on a copy of the network."""
+        copied = copy.deepcopy(self._module)
+        optimizer = self.task.optimizer(copied)
+        for parameter in copied.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        return optimizer.state_dict()
 
     def _compare_replicas(self) -> None:
         """See that all processes hold the same weights, to the last bit."""

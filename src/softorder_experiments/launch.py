@@ -22,7 +22,7 @@ from softorder_experiments.engine import (
 )
 from softorder_experiments.errors import UserError
 from softorder_experiments.memory import keep_freed_memory
-from softorder_experiments.runs import Record, Run, run_of
+from softorder_experiments.runs import Record, Run, run_of, warn_of_bad_lines
 from softorder_experiments.tasks.base import Measurement, Task
 
 
@@ -53,6 +53,7 @@ def carry_out(
         if is_first:
             run.create(task.name, task.config)
             stack.enter_context(run.locked())
+            warn_of_bad_lines(run.out, console)
             record = run.record()
             if record and not again:
                 text = f"{run.name} was finished on {record['date'][:10]}; `run --again` repeats it"

@@ -8,17 +8,24 @@ import errno
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import filelock
 import torch
 
 from softorder_experiments.config import Settings
 from softorder_experiments.errors import UserError, replace, writing
+from softorder_experiments.forms import TEXT, WHOLE, find_problem, shorten
+from softorder_experiments.record_forms import find_problem_of_record
 
-SCHEMA_VERSION = 1
+CONFIG_VERSION = 1
+CHECKPOINT_VERSION = 2
+if TYPE_CHECKING:
+    from rich.console import Console
+
 Record = dict[str, Any]
 _UNFINISHED = "unfinished"
 
@@ -48,22 +55,22 @@ class Run:
 
     def create(self, task: str, config: Settings) -> None:
         """Make the folder, and write what is needed to resume."""
-        fields = {"schema": SCHEMA_VERSION, "task": task, "config": dataclasses.asdict(config)}
+        fields = {"schema": CONFIG_VERSION, "task": task, "config": dataclasses.asdict(config)}
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         replace(self._config, json.dumps(fields, indent=2).encode())
 
     def read_config(self) -> tuple[str, dict[str, Any]]:
         """Return the task's name and the fields of its configuration."""
-        try:
-            content = json.loads(self._config.read_text())
-            return content["task"], content["config"]
-        except (ValueError, KeyError, TypeError) as error:
+        content, problem = _read_json(self._config)
+        problem = problem or find_problem({"task": TEXT, "config": {}}, content)
+        if problem:
             raise UserError(
                 f"{self._config} must hold a configuration",
-                f"{type(error).__name__}: {error}",
-                "Delete the folder, and run anew",
-            ) from error
+                f"another file ({problem})",
+                "Delete the folder, and start the run again",
+            )
+        return content["task"], content["config"]
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -74,8 +81,8 @@ class Run:
                 lock.acquire()
             except filelock.Timeout:
                 raise BusyError(
-                    f"run {self.name} must be carried out once at a time",
-                    "another process that is at it",
+                    f"run {self.name} must run once at a time",
+                    "another process that runs it",
                     "Wait for it, or stop it",
                 ) from None
         try:
@@ -86,7 +93,7 @@ class Run:
     def save(self, state: dict[str, Any]) -> None:
         """Write the checkpoint; until the new one is whole, the old one stays."""
         stream = io.BytesIO()
-        torch.save({"schema": SCHEMA_VERSION, **state}, stream)
+        torch.save({"schema": CHECKPOINT_VERSION, **state}, stream)
         replace(self.checkpoint, stream.getbuffer())
 
     def load(self) -> dict[str, Any] | None:
@@ -95,20 +102,26 @@ class Run:
             return None
         try:
             state = torch.load(self.checkpoint, weights_only=True, map_location="cpu")
-            schema = state["schema"]
         except Exception as error:
+            raise self.bad_checkpoint(f"{type(error).__name__}: {str(error)[:200]}") from error
+        problem = find_problem({"schema": WHOLE}, state)
+        if problem:
+            raise self.bad_checkpoint(problem)
+        if state["schema"] != CHECKPOINT_VERSION:
             raise UserError(
-                f"{self.checkpoint} must be a checkpoint",
-                f"{type(error).__name__}: {str(error)[:200]}",
-                "It is damaged: delete it, and the run begins anew",
-            ) from error
-        if schema != SCHEMA_VERSION:
-            raise UserError(
-                f"{self.checkpoint} must be of version {SCHEMA_VERSION}",
-                f"version {schema}",
-                "Go on with the softorder that wrote it, or delete it to begin anew",
+                f"{self.checkpoint} must be of version {CHECKPOINT_VERSION}",
+                f"version {state['schema']}",
+                "Resume with the softorder that wrote it, or delete it to start from the beginning",
             )
         return state
+
+    def bad_checkpoint(self, problem: str) -> UserError:
+        """Return the error about a file that is no checkpoint of this run."""
+        return UserError(
+            f"{self.checkpoint} must be a checkpoint of this run",
+            f"another file ({problem})",
+            "Delete it, and the run starts from the beginning",
+        )
 
     def record(self) -> Record | None:
         """Return the newest record of this run; None if it is not finished."""
@@ -120,6 +133,12 @@ class Run:
         self.failure.unlink(missing_ok=True)
         if again:
             self.checkpoint.unlink(missing_ok=True)
+
+    def read_failure(self) -> str | None:
+        """Return why the run failed, in at least one line; None if it did not."""
+        if not self.failure.exists():
+            return None
+        return self.failure.read_text(errors="replace").strip() or "it does not say why"
 
     def finish(self) -> None:
         """Say that the record is written."""
@@ -157,9 +176,12 @@ def find_run(out: Path, text: str) -> Run:
 
 
 def finished_runs(out: Path) -> dict[str, Record]:
-    """Return the newest record of each run that is finished."""
+    """Return the newest record of each run that is finished.
+
+    A line that is no record finishes no run: `warn_of_bad_lines` tells of it.
+    """
     begun = {folder.name for folder in unfinished_runs(out)}
-    records = read_records(out / "results.jsonl")
+    records, _ = read_lines(out / "results.jsonl")
     return {record["run"]: record for record in records if record["run"] not in begun}
 
 
@@ -186,30 +208,90 @@ def append_record(file: Path, record: Record) -> None:
                 raise
 
 
-def read_records(path: Path) -> list[Record]:
-    """Return the records of a file or of every .jsonl file in a folder, in their order.
+@dataclass(frozen=True)
+class BadLine:
+    """A line that is no record.
 
-    Lines of another kind or version are left out.
+    Attributes:
+        file: Where it is.
+        number: Of the line, from 1; None where the whole file cannot be read.
+        problem: Why it is none, in words.
+    """
+
+    file: Path
+    number: int | None
+    problem: str
+
+    def __str__(self) -> str:
+        """Say which line it is, and why."""
+        where = str(self.file) if self.number is None else f"line {self.number} of {self.file}"
+        return f"{where} is no record: {self.problem}"
+
+
+def read_lines(
+    path: Path, find_more: Callable[[Record], str | None] = lambda _: None
+) -> tuple[list[Record], list[BadLine]]:
+    """Return the records of a file, or of every .jsonl file in a folder, and the other lines.
+
+    Args:
+        path: The file, or the folder; where there is neither, there are no records.
+        find_more: Says what else is wrong with a record that is otherwise right.
     """
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] * path.exists()
-    records = []
+    records: list[Record] = []
+    bad: list[BadLine] = []
     for file in files:
-        for number, line in enumerate(file.read_text().splitlines(), start=1):
-            try:
-                record = json.loads(line or "null")
-            except json.JSONDecodeError as error:
-                raise UserError(
-                    f"line {number} of {file} must be JSON", str(error), "Delete that line"
-                ) from error
-            if _is_record(record):
-                records.append(record)
+        try:
+            lines = file.read_bytes().split(b"\n")
+        except OSError as error:
+            bad.append(BadLine(file, None, f"it must be readable; got {error.strerror}"))
+            continue
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            content, problem = _parse(line)
+            problem = problem or find_problem_of_record(content) or find_more(content)
+            if problem:
+                bad.append(BadLine(file, number, problem))
+            else:
+                records.append(content)
+    return records, bad
+
+
+def _read_json(file: Path) -> tuple[Any, str | None]:
+    """Return what a file holds, or what is wrong with it."""
+    try:
+        return _parse(file.read_bytes())
+    except OSError as error:
+        return None, f"it must be readable; got {error.strerror}"
+
+
+def _parse(line: bytes) -> tuple[Any, str | None]:
+    """Return what a line holds, or what is wrong with it."""
+    try:
+        return json.loads(line), None
+    except (ValueError, RecursionError) as error:  # also: not UTF-8, nested without end
+        return None, f"it must be JSON; got {shorten(line)} ({error})"
+
+
+def read_records(path: Path) -> list[Record]:
+    """Return the records of a file or of every .jsonl file in a folder; a bad line is an error."""
+    records, bad = read_lines(path)
+    if bad:
+        first = str(bad[0])
+        raise UserError(
+            "every line must be the record of a run",
+            f"{len(bad)} other{'s' * (len(bad) > 1)}. The first: {first}",
+            "Delete that line, or mend it",
+        )
     return records
 
 
-def _is_record(content: Any) -> bool:
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA_VERSION:
-        return False
-    return content.keys() >= {"run", "task", "config", "metrics"}
+def warn_of_bad_lines(out: Path, console: Console) -> None:
+    """Tell of lines by which no finished run is found: such a run is run again."""
+    _, bad = read_lines(out / "results.jsonl")
+    for line in bad:
+        console.print(f"warning: {line}; it is left out", soft_wrap=True)
 
 
 def _ends_with_newline(file: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def show_result(console: Console, run: Run, record: Record) -> None:
     """Show the result of one run, and where its files are."""
     table = Table("", "validation", "test", title=f"{record['task']}, {record['config']['data']}")
     for metric, test in record["metrics"]["test"].items():
-        validation = record["metrics"]["validation"][metric]
+        validation = record["metrics"]["validation"].get(metric)
         table.add_row(metric.replace("_", " "), _number(validation), _number(test))
     console.print(table)
     if record["curve"]:
@@ -48,14 +49,15 @@ def show_records(console: Console, records: Sequence[Record], where: Path) -> No
     if not records:
         console.print(f"no records in {where}", highlight=False, soft_wrap=True)
     for folder in unfinished_runs(where):
-        text = f"not finished: softorder resume {folder}"
+        text = f"not finished: {shlex.join(['softorder', 'resume', str(folder)])}"
         console.print(text, highlight=False, soft_wrap=True)
 
 
 def _table_of(task: str, records: Sequence[Record]) -> Table:
-    shares = [
-        name for name, value in records[0]["metrics"]["test"].items() if isinstance(value, float)
-    ]
+    tests = [record["metrics"]["test"] for record in records]
+    shares = dict.fromkeys(
+        name for test in tests for name, value in test.items() if isinstance(value, float)
+    )
     # Headings may have several lines, numbers may not.
     columns = [Column(name.replace("_", "\n"), no_wrap=True) for name in ("epochs", *shares)]
     run = Column("run", overflow="fold", min_width=16)
@@ -66,7 +68,7 @@ def _table_of(task: str, records: Sequence[Record]) -> Table:
         table.add_row(
             record["run"],
             str(len(record["curve"])),
-            *(_number(record["metrics"]["test"][name]) for name in shares),
+            *(_number(record["metrics"]["test"].get(name)) for name in shares),
             duration(record["seconds"]),
         )
     return table
@@ -92,7 +94,9 @@ def list_everything(console: Console) -> None:
     console.print(table)
 
 
-def _number(value: float) -> str:
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.0f}"

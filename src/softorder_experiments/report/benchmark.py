@@ -8,6 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from softorder_experiments.errors import UserError
+from softorder_experiments.forms import (
+    NUMBER,
+    OPTIONAL_TEXT,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    Form,
+    Kind,
+    MapOf,
+    find_problem,
+)
 
 Line = dict[str, Any]
 _BACKWARD = "forward+backward"
@@ -18,6 +29,44 @@ _LEFT_OUT = ("native", "portable")
 def _ranks(name: str) -> bool:
     """Tell by its name whether an implementation ranks: SoftRank can sort too."""
     return "rank" in name.lower() and not name.endswith(" sort")
+
+
+_ORIGIN: dict[str, Form] = {
+    "implementation": TEXT,
+    "kind": TEXT,
+    "outcome": TEXT,
+    "configuration": {"threads": WHOLE},
+    "machine": {"cpu": TEXT, "cores": WHOLE},
+    "versions": MapOf(OPTIONAL_TEXT),
+    "commit": OPTIONAL_TEXT,
+    "dirty": TRUTH,
+    "date": TEXT,
+}
+_SHAPE = Kind(
+    "a list of two whole numbers",
+    lambda shape: isinstance(shape, list) and [type(n) for n in shape] == [int, int],
+)
+_CASE: dict[str, Form] = {"shape": _SHAPE, "direction": TEXT}
+
+
+def _find_problem(line: Any) -> str | None:
+    """Say why a line is none of a benchmark; lines about other things may be among them."""
+    if not isinstance(line, dict):
+        return find_problem({}, line)
+    if "implementation" not in line:
+        return None
+    is_case = line.get("kind") == "case"
+    is_timed = is_case and line.get("outcome") == "ok"
+    form = _ORIGIN | (_CASE if is_case else {})
+    return find_problem(form | ({"seconds": {"median": NUMBER}} if is_timed else {}), line)
+
+
+def _no_benchmark(file: Path, received: str) -> UserError:
+    return UserError(
+        f"{file} must hold the JSON lines of a benchmark",
+        received,
+        "`make bench` writes benchmarks/results/<date>.jsonl",
+    )
 
 
 class Benchmark:
@@ -38,13 +87,13 @@ class Benchmark:
         if file is None:
             return cls([])
         try:
-            return cls([json.loads(line) for line in file.read_text().splitlines()])
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"{file} must hold the JSON lines of a benchmark",
-                f"{type(error).__name__}: {error}",
-                "`make bench` writes benchmarks/results/<date>.jsonl",
-            ) from error
+            lines = [json.loads(line) for line in file.read_text().splitlines()]
+        except (OSError, ValueError, RecursionError) as error:
+            raise _no_benchmark(file, f"{type(error).__name__}: {error}") from error
+        for number, line in enumerate(lines, start=1):
+            if problem := _find_problem(line):
+                raise _no_benchmark(file, f"another line {number} ({problem})")
+        return cls(lines)
 
     @property
     def sorts(self) -> list[str]:

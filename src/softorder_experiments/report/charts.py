@@ -122,7 +122,8 @@ def _plot(plot: Any, axis: Axis, theme: Mapping[str, str]) -> None:
             color=theme["ink"] if curve.color == INK else curve.color,
             marker=curve.marker,
             markersize=4.5,
-            label=curve.label,
+            # A dollar in the name of a run is a dollar, and begins no formula.
+            label=curve.label.replace("$", r"\$"),
         )
     plot.set(xlabel=axis.x, ylabel=axis.y, title=axis.title)
     if axis.log:

@@ -22,11 +22,12 @@ from softorder_experiments.report.comparison import (
     lines_of,
     shortened_lines_of,
 )
-from softorder_experiments.runs import Record, read_records
+from softorder_experiments.runs import BadLine, Record, read_lines, read_records
 from softorder_experiments.speed import (
     FRAMEWORKS,
     METHODS,
     TASK,
+    find_unknown_method,
     in_torch,
     is_usual,
     newest,
@@ -64,7 +65,7 @@ class Report:
 
     @classmethod
     def read(cls, where: Path, benchmark: Path | None) -> Report:
-        """Read the records of a folder, and the lines of a benchmark."""
+        """Read the records of a folder, all of which must be right, and a benchmark's lines."""
         return cls(read_records(where), Benchmark.read(benchmark))
 
     def charts(self) -> dict[str, list[Chart]]:
@@ -112,9 +113,15 @@ class Report:
         )
 
 
-def write_report(where: Path, benchmark: Path | None, out: Path) -> None:
-    """Write the page about a folder of records, and the lines of a benchmark if there are any."""
-    replace(out, Report.read(where, benchmark).render().encode())
+def write_report(where: Path, benchmark: Path | None, out: Path) -> list[BadLine]:
+    """Write the page about a folder of records, and the lines of a benchmark if there are any.
+
+    Returns:
+        The lines of the folder that are no records, and not in the page.
+    """
+    records, bad = read_lines(where, find_unknown_method)
+    replace(out, Report(records, Benchmark.read(benchmark)).render().encode())
+    return bad
 
 
 def anchor(run: Record) -> str:

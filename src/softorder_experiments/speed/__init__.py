@@ -4,7 +4,14 @@ from softorder_experiments.speed.carry_out import TASK, carry_out, find_devices
 from softorder_experiments.speed.frameworks import FRAMEWORKS
 from softorder_experiments.speed.methods import METHODS, in_torch
 from softorder_experiments.speed.plan import plan
-from softorder_experiments.speed.show import is_usual, newest, ratios_of, seconds, show_speed
+from softorder_experiments.speed.show import (
+    find_unknown_method,
+    is_usual,
+    newest,
+    ratios_of,
+    seconds,
+    show_speed,
+)
 
 __all__ = [
     "FRAMEWORKS",
@@ -12,6 +19,7 @@ __all__ = [
     "TASK",
     "carry_out",
     "find_devices",
+    "find_unknown_method",
     "in_torch",
     "is_usual",
     "newest",

@@ -14,19 +14,20 @@ from rich.progress import Progress
 
 from softorder_experiments import machine
 from softorder_experiments.isolation import Answer, Limits, ask
+from softorder_experiments.record_forms import SCHEMA_VERSION, SPEED
 from softorder_experiments.runs import (
-    SCHEMA_VERSION,
     Record,
     append_record,
     finished_runs,
     run_of,
+    warn_of_bad_lines,
 )
 from softorder_experiments.speed.frameworks import is_installed
 from softorder_experiments.speed.methods import METHODS
 from softorder_experiments.speed.plan import SpeedConfig
 from softorder_experiments.speed.show import describe
 
-TASK = "speed"
+TASK = SPEED
 
 
 def find_devices(wanted: str) -> tuple[str, ...]:
@@ -50,6 +51,7 @@ def carry_out(
     What ran out of time or memory is tried again if it may take more than it could then, and what
     had no framework when there is one.
     """
+    warn_of_bad_lines(out, console)
     done = {} if again else finished_runs(out)
     found: list[Record] = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:

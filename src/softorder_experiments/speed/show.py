@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from softorder_experiments.printed import printed
+from softorder_experiments.record_forms import SPEED
 from softorder_experiments.runs import Record
 from softorder_experiments.speed.methods import METHODS
 
@@ -34,6 +35,13 @@ def is_usual(record: Record) -> bool:
     """Tell whether a point has the printed loss, and began in no order."""
     config = record["config"]
     return config["order"] == "random" and config["objective"] == "printed"
+
+
+def find_unknown_method(record: Record) -> str | None:
+    """Say that a record is of a method that this version does not have; None if it has it."""
+    if record["task"] != SPEED or record["config"]["method"] in METHODS:
+        return None
+    return f"config.method must be one of this version; got {record['config']['method']!r}"
 
 
 def newest(records: Sequence[Record]) -> dict[tuple[str, int], Record]:

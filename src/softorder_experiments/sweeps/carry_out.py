@@ -14,7 +14,7 @@ from softorder_experiments.display import StatusFile, say_at_once
 from softorder_experiments.engine import stop_signals
 from softorder_experiments.errors import UserError, replace
 from softorder_experiments.launch import Stopped, carry_out
-from softorder_experiments.runs import BusyError, finished_runs
+from softorder_experiments.runs import BusyError, finished_runs, warn_of_bad_lines
 from softorder_experiments.sweeps.sweep import Job, Sweep
 from softorder_experiments.sweeps.watch import Watch
 from softorder_experiments.sweeps.workers import Workers, call
@@ -31,6 +31,7 @@ class SweepStopped(Exception):
 def carry_out_sweep(sweep: Sweep, workers: Workers, console: Console) -> None:
     """Run all that is not finished; a run that fails says why in its folder, and others go on."""
     sweep.make_folder()
+    warn_of_bad_lines(Path(sweep.place.out), console)
     with _stop_file(sweep.stop_file) as asked:
         for jobs in sweep.phases():
             for job in jobs:

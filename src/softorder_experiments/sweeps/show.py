@@ -103,7 +103,7 @@ def show_summary(console: Console, sweep: Sweep, rows: Sequence[Mapping[str, Any
     for row in rows:
         for run in {run["run"]: run for run in (*row["searched"], *row["runs"])}.values():
             if run["failure"]:
-                reason = run["failure"].strip().splitlines()[-1]
+                reason = run["failure"].splitlines()[-1]
                 console.print(f"failed: {run['run']}: {reason}", highlight=False, soft_wrap=True)
     console.print(f"summary  {sweep.summary_file}", highlight=False, soft_wrap=True)
 

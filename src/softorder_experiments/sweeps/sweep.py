@@ -175,7 +175,7 @@ class Sweep:
             "settings": settings,
             "validation": metrics.get("validation"),
             "test": metrics.get("test"),
-            "failure": run.failure.read_text() if run.failure.exists() and not metrics else None,
+            "failure": None if metrics else run.read_failure(),
         }
 
     def write_summary(self) -> None:
@@ -189,7 +189,8 @@ def _statistics(metrics: Sequence[Mapping[str, float]]) -> dict[str, dict[str, f
     """Return mean and standard deviation over seeds, of each metric."""
     if not metrics:
         return {}
-    columns = {name: [row[name] for row in metrics] for name in metrics[0]}
+    shared = [name for name in metrics[0] if all(name in row for row in metrics)]
+    columns = {name: [row[name] for row in metrics] for name in shared}
     return {
         name: {
             "mean": statistics.fmean(values),

@@ -15,11 +15,22 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from softorder_experiments.forms import NUMBER, TEXT, WHOLE, Form, Kind, find_problem
 from softorder_experiments.runs import finished_runs
 from softorder_experiments.sweeps.sweep import Job, Sweep
 from softorder_experiments.tables import duration
 
 _SECONDS = 1.0
+# The loss is not known at first, and may be anything when training diverges.
+_VALUE = Kind("a number or null", lambda value: value is None or isinstance(value, int | float))
+_STATUS: Form = {
+    "where": TEXT,
+    "epoch": WHOLE,
+    "epochs": WHOLE,
+    "rate": NUMBER,
+    "loss": Kind("a number", lambda value: isinstance(value, int | float)),
+    "metric": _VALUE,
+}
 
 
 class Watch:
@@ -77,8 +88,8 @@ class Watch:
         for name, run in self._runs.items():
             if name in done:
                 yield name, f"finished in {done[name]['seconds']:.0f} s"
-            elif run.failure.exists():
-                yield name, f"failed: {run.failure.read_text().strip().splitlines()[-1][:200]}"
+            elif failure := run.read_failure():
+                yield name, f"failed: {failure.splitlines()[-1][:200]}"
 
     def _table(self) -> Group:
         columns = ("run", "where", "epoch", "steps/s", "loss", "validation")
@@ -100,9 +111,11 @@ class Watch:
     def _at_work(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for name, run in self._runs.items():
             try:
-                yield name, json.loads(run.status.read_text())
+                status = json.loads(run.status.read_text())
             except (OSError, ValueError):  # not begun, or ended this moment
                 continue
+            if find_problem(_STATUS, status) is None:
+                yield name, status
 
     def _time_left(self) -> str:
         new = len(self._settled) - self._settled_before

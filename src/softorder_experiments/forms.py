@@ -1,0 +1,124 @@
+"""Checks what was read from a file: has it the form that the program relies on?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_LONGEST = 60
+_GREATEST = 1e100  # what means and ratios of numbers can take without an overflow
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a single value must be.
+
+    Attributes:
+        words: In words, after "must be".
+        holds: Whether a value is of this kind.
+    """
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A list whose entries all have one form."""
+
+    entry: Form
+
+
+@dataclass(frozen=True)
+class MapOf:
+    """An object with names of its own, whose values all have one form.
+
+    Attributes:
+        value: That form.
+        needed: Names that it must have.
+    """
+
+    value: Form
+    needed: tuple[str, ...] = ()
+
+
+# A mapping has the form of each name that an object must have; it may have others.
+Form = Kind | ListOf | MapOf | Mapping[str, Any]
+
+
+def _is_number(value: Any) -> bool:
+    return (
+        isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _GREATEST
+    )
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable()
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and _is_number(value)
+
+
+# Text is shown on terminals and in pages, where control characters do harm.
+TEXT = Kind("text without control characters", _is_text)
+NUMBER = Kind("a finite number", _is_number)
+POSITIVE = Kind("a positive number", lambda value: _is_number(value) and value > 0)
+WHOLE = Kind("a whole number", _is_whole)
+TRUTH = Kind("true or false", lambda value: isinstance(value, bool))
+OPTIONAL_TEXT = Kind(f"{TEXT.words}, or null", lambda value: value is None or _is_text(value))
+OPTIONAL_WHOLE = Kind(f"{WHOLE.words}, or null", lambda value: value is None or _is_whole(value))
+
+
+def find_problem(form: Form, content: Any, name: str = "") -> str | None:
+    """Say what in the content is not as the form has it; None if all of it is.
+
+    Args:
+        form: What it must be.
+        content: What was read.
+        name: Of the content, in the sentence.
+    """
+    if isinstance(form, Kind):
+        return None if form.holds(content) else _sentence(name, form.words, content)
+    if isinstance(form, ListOf):
+        if not isinstance(content, list):
+            return _sentence(name, "a list", content)
+        parts = ((form.entry, entry, f"{name}[{i}]") for i, entry in enumerate(content))
+        return _first_problem(parts)
+    if not isinstance(content, dict):
+        return _sentence(name, "an object with names", content)
+    needed = form.needed if isinstance(form, MapOf) else form
+    missing = next((key for key in needed if key not in content), None)
+    if missing is not None:
+        return f"{_join(name, missing)} is missing"
+    if isinstance(form, MapOf):
+        strange = next((key for key in content if not _is_text(key)), None)
+        if strange is not None:
+            return _sentence(f"a name in {name}", TEXT.words, strange)
+        return _first_problem(
+            (form.value, value, _join(name, key)) for key, value in content.items()
+        )
+    return _first_problem((part, content[key], _join(name, key)) for key, part in form.items())
+
+
+def _first_problem(parts: Any) -> str | None:
+    found = (find_problem(form, content, name) for form, content, name in parts)
+    return next((problem for problem in found if problem), None)
+
+
+def _join(name: str, key: str) -> str:
+    return f"{name}.{key}" if name else key
+
+
+def _sentence(name: str, words: str, content: Any) -> str:
+    return f"{name or 'it'} must be {words}; got {shorten(content)}"
+
+
+def shorten(content: Any) -> str:
+    """Return a value as Python writes it, which has no control characters, cut to fit a line."""
+    try:
+        text = repr(content)
+    except (ValueError, RecursionError):  # more digits than Python writes, or nested too deeply
+        text = "something enormous"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
