@@ -1,8 +1,10 @@
 """The speed experiment: what it computes, how it is measured, what becomes of failures."""
 
 import dataclasses
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -23,6 +25,8 @@ from softorder_experiments.isolation import (
     ask,
 )
 from softorder_experiments.printed import printed
+from softorder_experiments.report import Report
+from softorder_experiments.report.benchmark import Benchmark
 from softorder_experiments.runs import read_records, run_of
 from softorder_experiments.speed.child import (
     initial_scores,
@@ -33,11 +37,18 @@ from softorder_experiments.speed.child import (
 )
 from softorder_experiments.speed.frameworks import Problem, is_installed, make_learner
 from softorder_experiments.speed.plan import SpeedConfig
+from test_experiments_report import speed_run
 
 CHILD = "softorder_experiments.speed.child"
 LIMITS = Limits(time_limit=120.0)
 ELSEWHERE = [name for name, method in speed.METHODS.items() if method.framework != "torch"]
 FRAMEWORKS = ["jax", "tensorflow"]
+
+
+@pytest.fixture(autouse=True)
+def idle(monkeypatch):
+    """Let the machine be idle, which it is not while tests run."""
+    monkeypatch.setattr(machine.OtherWork, "share", lambda self: 0.01)
 
 
 def need(framework):
@@ -284,6 +295,50 @@ def test_a_point_is_measured_once(tmp_path):
     assert first["metrics"]["memory"]["bytes"] >= 0
     speed.carry_out(points, tmp_path, LIMITS, console, again=True)
     assert len(read_records(tmp_path)) == 2
+
+
+def show(records):
+    console = Console(record=True, width=200, file=io.StringIO())
+    speed.show_speed(console, records)
+    return console.export_text()
+
+
+def test_a_point_on_a_busy_machine_warns_is_marked_and_is_measured_again(tmp_path, monkeypatch):
+    shares = iter([0.4, 0.2, 0.3, 0.5, 0.01])
+    monkeypatch.setattr(machine.OtherWork, "share", lambda self: next(shares))
+    metrics = {"seconds_per_epoch": 0.5, "memory": {"bytes": 8}, "spearman": 1.0}
+    answer = {"outcome": "ok", "metrics": metrics, "curve": []}
+    monkeypatch.setattr(sys.modules[speed.carry_out.__module__], "ask", lambda *_: answer)
+    points = speed.plan(methods=["softsort-abs"], sizes=[10])
+    console = Console(record=True, width=200, file=io.StringIO())
+    (busy,) = speed.carry_out(points, tmp_path, LIMITS, console)
+    said = console.export_text()
+    assert said.count("measuring it again") == 2
+    assert "other processes took 40% of the processors while softsort-abs, n = 10" in said
+    assert "its time is not to be trusted" in said
+    assert (busy["other_work"], busy["attempts"]) == (0.2, 3)  # the least disturbed
+    assert re.search(r"s \*", show([busy]))
+    assert "* 1 measured while other processes took more than 10% of the processors" in show([busy])
+    # The same command measures it again, until nothing disturbs it.
+    (idle,) = speed.carry_out(points, tmp_path, LIMITS, console)
+    assert (idle["other_work"], idle["attempts"]) == (0.01, 2)
+    assert "*" not in show([busy, idle])
+    assert speed.carry_out(points, tmp_path, LIMITS, console) == [idle]
+
+
+def test_a_disturbed_time_is_in_no_ratio_and_no_figure():
+    names = ("softsort-square-dense", "neuralsort-corrected")
+    records = [speed_run(name, 100) for name in names]
+    busy = [{**record, "other_work": 0.3} for record in records]
+    assert speed.ratios_of(speed.newest(records), names[1], names[0]) == [(100, 1.0)]
+    assert speed.ratios_of(speed.newest([records[0], busy[1]]), names[1], names[0]) == []
+    assert Report(records, Benchmark([])).charts()["speed"]
+    page = Report(busy, Benchmark([]))
+    assert not page.charts()["speed"]
+    (table,) = page.tables()["speed"]
+    assert table.rows[0][2].text == "100 ms *"
+    assert "*: while other processes took more than 10% of the processors" in table.about
+    assert not speed.is_disturbed({**busy[0], "outcome": OUT_OF_MEMORY})
 
 
 def test_another_number_of_threads_is_another_point(tmp_path):

@@ -68,6 +68,7 @@ POSITIVE = Kind("a positive number", lambda value: _is_number(value) and value >
 WHOLE = Kind("a whole number", _is_whole)
 TRUTH = Kind("true or false", lambda value: isinstance(value, bool))
 OPTIONAL_TEXT = Kind(f"{TEXT.words}, or null", lambda value: value is None or _is_text(value))
+OPTIONAL_NUMBER = Kind(f"{NUMBER.words}, or null", lambda value: value is None or _is_number(value))
 OPTIONAL_WHOLE = Kind(f"{WHOLE.words}, or null", lambda value: value is None or _is_whole(value))
 
 

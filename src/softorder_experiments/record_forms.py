@@ -6,6 +6,7 @@ from typing import Any
 
 from softorder_experiments.forms import (
     NUMBER,
+    OPTIONAL_NUMBER,
     OPTIONAL_TEXT,
     OPTIONAL_WHOLE,
     POSITIVE,
@@ -72,7 +73,12 @@ def find_problem_of_record(content: Any) -> str | None:
         return f"schema must be {SCHEMA_VERSION}; got {content['schema']}, of another version"
     if content["task"] == SPEED:
         timed = _TIMED if content.get("outcome") == "ok" else {}
-        return find_problem(_SPEED, content) or find_problem(timed, content)
+        return (
+            find_problem(_SPEED, content)
+            or find_problem(timed, content)
+            # Where the system tells: not on every machine.
+            or find_problem(OPTIONAL_NUMBER, content.get("other_work"), "other_work")
+        )
     return find_problem(_form_of_task(content["task"]), content) or (
         find_problem(_TRAINED, content) if content["curve"] else None
     )

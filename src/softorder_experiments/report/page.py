@@ -24,15 +24,18 @@ from softorder_experiments.report.comparison import (
 )
 from softorder_experiments.runs import BadLine, Record, read_lines, read_records
 from softorder_experiments.speed import (
+    DISTURBANCE,
     FRAMEWORKS,
     METHODS,
     TASK,
     find_unknown_method,
     in_torch,
+    is_disturbed,
     is_usual,
     newest,
     ratios_of,
     seconds,
+    time_of,
 )
 
 
@@ -71,9 +74,10 @@ class Report:
     def charts(self) -> dict[str, list[Chart]]:
         """Return the figures by section."""
         speed = [record for record in self.records if record["task"] == TASK]
+        timed = [record for record in speed if not is_disturbed(record)]
         return {
             "operator": [operators.illustration(), operators.bells()],
-            "speed": [*measured.of_speed(speed), *measured.of_learning_to_be_in_order(speed)],
+            "speed": [*measured.of_speed(timed), *measured.of_learning_to_be_in_order(speed)],
             "learning": list(measured.of_training(self.records)),
             "peers": [
                 *measured.of_sorting_time(self.benchmark),
@@ -186,7 +190,7 @@ def _of_speed(records: Sequence[Record]) -> list[Table]:
             (
                 Cell(METHODS[config["method"]].about),
                 Cell(f"{config['n']:,}", config["n"]),
-                Cell(seconds(time) if ok else record["outcome"], time, (record,)),
+                Cell(time_of(record), time, (record,)),
                 Cell(f"{memory / 1e6:,.1f} MB" if ok else "", memory),
                 Cell(f"{rho:.5f}" if ok else "", rho),
                 Cell(str(config["epochs"]), config["epochs"]),
@@ -200,6 +204,11 @@ def _of_speed(records: Sequence[Record]) -> list[Table]:
         "Each point in a process of its own. Order: of the scores at the start. Loss: as printed, "
         "or as behind the paper's learning curves. Running out of memory or time is a result."
     )
+    if any(map(is_disturbed, records)):
+        about += (
+            f" *: while other processes took more than {DISTURBANCE:.0%} of the processors; "
+            "such times are in no figure and no ratio."
+        )
     return [Table("speed", "Every point", about, (*head, "loss", "device"), rows)] if rows else []
 
 

@@ -8,10 +8,21 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
+from softorder_experiments.isolation import TOO_SLOW
 from softorder_experiments.printed import printed
 from softorder_experiments.record_forms import SPEED
 from softorder_experiments.runs import Record
 from softorder_experiments.speed.methods import METHODS
+
+# The share of the processors that other processes may take. Threads that wait for each other, while
+# others run in their place, take up to hundreds of times as long.
+DISTURBANCE = 0.1
+
+
+def is_disturbed(record: Record) -> bool:
+    """Tell whether other processes took so much of the processors that a time is too long."""
+    was_timed = record["outcome"] in ("ok", TOO_SLOW)
+    return was_timed and (record.get("other_work") or 0.0) > DISTURBANCE
 
 
 def show_speed(console: Console, records: Sequence[Record]) -> None:
@@ -24,11 +35,18 @@ def show_speed(console: Console, records: Sequence[Record]) -> None:
         _show_ratios(console, newest(usual))
     opposite = [record for record in records if record["config"]["order"] == "opposite"]
     if opposite:
-        console.print(_table("time per epoch, input in the opposite order", opposite, _time))
+        console.print(_table("time per epoch, input in the opposite order", opposite, time_of))
     curves = [record for record in records if record["config"]["objective"] == "curves"]
     if curves:
         title = "Spearman's rho (after epochs), the loss of the paper's learning curves"
         console.print(_table(title, curves, _spearman))
+    by_run = {record["run"]: record for record in records}
+    if count := sum(map(is_disturbed, by_run.values())):
+        console.print(
+            f"* {count} measured while other processes took more than {DISTURBANCE:.0%} of the "
+            "processors. The same command on an idle machine measures them again.",
+            highlight=False,
+        )
 
 
 def is_usual(record: Record) -> bool:
@@ -56,12 +74,9 @@ def describe(record: Record) -> str:
     variant = "" if is_usual(record) else f", {config['order']} order, {config['objective']} loss"
     title = f"{about}, n = {config['n']:,}{variant}, {config['epochs']} epochs"
     if record["outcome"] != "ok":
-        return f"{title:72} {record['outcome']}"
-    metrics = record["metrics"]
-    return (
-        f"{title:72} {seconds(metrics['seconds_per_epoch']):>9} {_memory(record):>10}  "
-        f"Spearman {metrics['spearman']:.5f}"
-    )
+        return f"{title:72} {time_of(record)}"
+    rho = record["metrics"]["spearman"]
+    return f"{title:72} {time_of(record):>9} {_memory(record):>10}  Spearman {rho:.5f}"
 
 
 def seconds(value: float) -> str:
@@ -91,11 +106,14 @@ def _table(title: str, records: Sequence[Record], cell: Callable[[Record], str])
 def _cell(record: Record | None, cell: Callable[[Record], str]) -> str:
     if record is None:
         return ""
-    return cell(record) if record["outcome"] == "ok" else record["outcome"]
+    return cell(record) if record["outcome"] == "ok" else time_of(record)
 
 
-def _time(record: Record) -> str:
-    return seconds(record["metrics"]["seconds_per_epoch"])
+def time_of(record: Record) -> str:
+    """Say the time of an epoch, or why there is none; marked if other processes disturbed it."""
+    is_ok = record["outcome"] == "ok"
+    text = seconds(record["metrics"]["seconds_per_epoch"]) if is_ok else record["outcome"]
+    return text + " *" * is_disturbed(record)
 
 
 def _memory(record: Record) -> str:
@@ -107,7 +125,7 @@ def _spearman(record: Record) -> str:
 
 
 _QUANTITIES = {
-    "time per epoch": _time,
+    "time per epoch": time_of,
     "peak memory of a step": _memory,
     "Spearman's rho (after epochs)": _spearman,
 }
@@ -129,11 +147,11 @@ def _show_ratios(console: Console, found: dict[tuple[str, int], Record]) -> None
 def ratios_of(
     found: dict[tuple[str, int], Record], name: str, other: str
 ) -> list[tuple[int, float]]:
-    """Return n and the time of a method over that of another, where both were measured."""
+    """Return n and the time of a method over that of another, where both can be trusted."""
     times = {
         key: record["metrics"]["seconds_per_epoch"]
         for key, record in found.items()
-        if record["outcome"] == "ok"
+        if record["outcome"] == "ok" and not is_disturbed(record)
     }
     sizes = sorted(n for method, n in times if method == name and (other, n) in times)
     return [(n, times[name, n] / times[other, n]) for n in sizes]
