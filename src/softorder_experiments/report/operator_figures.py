@@ -127,9 +127,10 @@ def bells() -> Chart:
         "Figure 10: the rows, Laplace and Gaussian",
         "Two bells over the scores s4 to s1, highest at s3: a pointed one with exponential tails, "
         "and a round one with Gaussian tails. The weights of the four scores end on the bell.",
-        "Lines: the third row of the matrix of four scores. Bells: the row of the same position "
-        "for a grid of 401 scores. The first is proportional to a Laplace density around s3 "
-        "(SoftSort with |.|), the second to a Gaussian one (NeuralSort, if gaps are equal).",
+        "Lines: the third row of the matrix of four scores. Bells: the row of the same score in a "
+        "grid of 401, for NeuralSort at a temperature that makes up for the smaller gaps. The "
+        "first is proportional to a Laplace density around s3 (SoftSort with |.|), the second to a "
+        "Gaussian one (NeuralSort, if gaps are equal).",
         light,
         dark,
     )
