@@ -26,6 +26,7 @@ from softorder._array import (
     wiring_of,
 )
 from softorder.kernels.distances import squared_distances
+from softorder.kernels.places import quantile_places
 from softorder.permutation import SoftPermutation
 from softorder.relaxations import SoftSort
 from softorder.relaxations.base import Relaxation
@@ -272,13 +273,7 @@ def quantile(
     xp = wiring.xp
     dim = _checks.check_dim(dim, x.ndim)
     values = widen(xp, move_axis(xp, x, dim, -1))
-    if find_wiring(q) is None:
-        _checks.check_numbers(q)
-        q = xp.asarray(q, dtype=values.dtype, device=device_of(x))
-    wiring_of(x=x, q=q)
-    _checks.check_probabilities(xp, q, wiring.is_concrete(q))
-    several, q = q.ndim == 1, xp.reshape(xp.astype(q, values.dtype), (-1,))
-
+    q, several = _quantiles(wiring, x, q)
     if mask is None:
         y = _interpolate(wiring, P, values, q, values.shape[-1])
     else:
@@ -291,19 +286,31 @@ def quantile(
     return y if several else y[0, ...]
 
 
-def _interpolate(wiring: Wiring, P: SoftPermutation, values: Array, q: Array, count: Any) -> Array:
+def _quantiles(wiring: Wiring, x: Array, q: Any) -> tuple[Any, bool]:
+    """Check q; return it as a list of numbers or an array (k,), and whether there were several."""
+    xp = wiring.xp
+    if find_wiring(q) is None:
+        _checks.check_numbers(q)
+        levels = xp.asarray(q, dtype=xp.float64, device=device_of(x))
+    else:
+        levels = read(q, "q")
+        wiring_of(x=x, q=levels)
+    _checks.check_probabilities(xp, levels, wiring.is_concrete(levels))
+    several = levels.ndim == 1
+    if find_wiring(q) is None:
+        # Not the array: without float64 it would lose digits.
+        return (q if several else [q]), several
+    return xp.reshape(widen(xp, levels), (-1,)), several
+
+
+def _interpolate(wiring: Wiring, P: SoftPermutation, values: Array, q: Any, count: Any) -> Array:
     """Return the soft values (..., n) at the places q (count - 1) of an increasing P, (..., q)."""
     xp = wiring.xp
     if values.shape[-1] == 0:
-        shape = (*values.shape[:-1], q.shape[0])
+        shape = (*values.shape[:-1], q.shape[0] if hasattr(q, "shape") else len(q))
         return xp.full(shape, math.nan, dtype=values.dtype, device=device_of(values))
-    if not isinstance(count, int):
-        count = xp.astype(count, q.dtype)
-    place = q * (count - 1)
-    place = xp.where(place < 0, 0.0, place)  # no valid item: the caller knows
-    low = wiring.stop_gradient(xp.floor(place))
-    weight = place - low
-    low = xp.astype(low, xp.int64)
+    low, weight = quantile_places(wiring, q, count, values)
+    weight = cast(xp, weight, values.dtype)
     below = P.apply(values, rows=low)
     # The row above is not looked at where it has no weight: it may be infinite, or not there.
     above = P.apply(values, rows=xp.where(weight > 0, low + 1, low))

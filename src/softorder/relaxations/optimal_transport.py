@@ -12,6 +12,7 @@ from softorder._array import Array, arange_like, count_valid, take_along
 from softorder.kernels.balance import Balance
 from softorder.kernels.dense import Explicit, Grouped
 from softorder.kernels.operator import Operator
+from softorder.kernels.places import quantile_places
 from softorder.kernels.scan import shift
 from softorder.kernels.scores import FINITE, MASKED, SortedScores
 from softorder.relaxations.base import (
@@ -198,8 +199,7 @@ def _groups(scores: SortedScores, targets: Any) -> tuple[Array, int]:
         for q in targets:
             # The two positions next to the quantile, as `softorder.quantile` finds them: each
             # begins a group, and so does the one after.
-            level = xp.asarray(q, dtype=scores.dtype, device=scores.device)
-            low = xp.astype(xp.floor(level * (valid - 1)), xp.int64)
+            low, _ = quantile_places(scores.wiring, [q], valid, scores.order)
             begins = begins | (xp.abs(position - (valid - 1 - low)) <= 1)
     group = scores.wiring.cumulative_sum(xp.astype(begins, xp.int64), -1) - 1
     # One more for each kind of block.
