@@ -7,6 +7,7 @@ examined by the whole of test_contract.py in each operation that it offers.
 import dataclasses
 
 import pytest
+import torch
 
 import softorder as so
 from softorder import relaxations
@@ -132,8 +133,15 @@ REDUCING = {
     "quantiles": lambda x, how, **kw: so.quantile(x, [0.0, 0.3, 1.0], how, **kw),
 }
 OPERATIONS = {"argsort": so.argsort, **BY_POSITION, **BY_ITEM, **SELECTING, **REDUCING}
+# These count items; half precision cannot, and they give float32 for it.
+_COUNTING = (so.argsort, so.rank, BY_ITEM["rank_descending"])
 # What serves an operation, if a relaxation has no permutation.
 _SHORTCUTS = {"sort": "sort", "sort_descending": "sort", "rank": "rank", "rank_descending": "rank"}
+
+
+def dtype_of(operation, dtype):
+    """Return the dtype of what an operation gives for scores of a dtype of torch."""
+    return torch.float32 if operation in _COUNTING and dtype.itemsize == 2 else dtype
 
 
 # What a soft permutation gives besides.

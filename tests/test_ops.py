@@ -150,6 +150,25 @@ def test_hard_knn_is_the_limit(generator):
     assert_close(so.knn(query, neighbors, 3, 1e-7), expected, VALUES)
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+def test_bfloat16_ranks_are_right_past_256(autocast):
+    """They were off by 8 at n = 3,000."""
+    x = (torch.arange(3000, dtype=torch.int16) + 0x3F00).view(torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        for how in (1e-6, so.NeuralSort(1e-6), so.FastSoftRank(1e-6), so.ApproximateRank(1e-6)):
+            ranks = so.rank(x, how)
+            assert ranks.dtype == torch.float32
+            torch.testing.assert_close(ranks, torch.arange(1.0, 3001.0))
+        torch.testing.assert_close(so.argsort(x.flip(0), 1e-6), torch.arange(2999.0, -1.0, -1.0))
+
+
+def test_float16_ranks_are_finite_past_65504():
+    x = torch.zeros(70_000, dtype=torch.float16)
+    x[123] = 1.0
+    assert so.rank(x, 1e-3)[123] == 70_000
+    assert so.argsort(x, 1e-3)[-1] == 123
+
+
 # ---------------------------------------------------------------- sort by keys, kNN with labels
 
 

@@ -78,20 +78,35 @@ def test_any_batch_and_any_dim(framework, operation):
 
 @pytest.mark.parametrize("operation", SOME)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_narrow_types_come_out_as_they_went_in(framework, operation, dtype):
+def test_narrow_types_come_out_as_they_went_in_and_ranks_in_float32(framework, operation, dtype):
     x = parity.X.astype(dtype)
 
     def function(x):
         return parity.OPERATIONS[operation](x, so.SoftSort(0.7), None)
 
     y = function(framework.array(x))
-    assert dtype in str(y.dtype)
+    of_result = "float32" if operation == "rank" else dtype
+    assert of_result in str(y.dtype)
     exact = function(x.astype(np.float64))
-    assert_close(framework.values(y), exact, VALUES[dtype])
+    assert_close(framework.values(y), exact, VALUES[of_result])
     g = parity.weights(exact).astype(dtype)
     _, (found,) = framework.pull(function, [x], g)
     _, (expected,) = NUMPY.pull(function, [x.astype(np.float64)], g.astype(np.float64))
     assert_close(found, expected, GRADIENTS[dtype])
+
+
+@pytest.mark.parametrize("how", [so.SoftSort(1e-3), so.FastSoftRank(1e-6)])
+def test_half_precision_ranks_count_past_what_it_holds(framework, how):
+    """In float16, 2049 is 2048."""
+    x = np.random.default_rng(0).permutation(3000) - 1500.0
+    half = framework.array(x.astype("float16"))
+    ranks = so.rank(half, how)
+    assert "float32" in str(ranks.dtype)
+    assert_close(framework.values(ranks), x + 1501, VALUES["float32"])
+    if hasattr(how, "permutation"):
+        index = so.argsort(half, how)
+        assert "float32" in str(index.dtype)
+        assert_close(framework.values(index), np.argsort(x), VALUES["float32"])
 
 
 def test_no_items_and_one(framework):

@@ -156,6 +156,10 @@ def half_in_float32(y, x, mask):
     return y.float() if isinstance(y, torch.Tensor) and y.dtype.itemsize == 2 else y
 
 
+def ranks_in_half(y, x, mask):
+    return y.to(x.dtype) if isinstance(y, torch.Tensor) else y
+
+
 def batch_mixed(y, x, mask):
     return y + 1e-6 * y.sum() if y.ndim > 1 else y
 
@@ -268,6 +272,7 @@ WRONG = [
     (WithIntegers(), "integer_scores_are_a_type_error", "sort"),
     (AlteredSort(in_float64), "dtype_in_is_dtype_out", "sort"),
     (AlteredSort(half_in_float32), "half_precision_loses_rounding_alone", "sort"),
+    (AlteredRank(ranks_in_half), "half_precision_loses_rounding_alone", "rank"),
     (AlteredSort(batch_mixed), "batch_rows_are_independent_in_any_dim", "sort"),
     (LastDim(), "batch_rows_are_independent_in_any_dim", "sort"),
     (AlteredRank(crash_without_items), "empty_input_gives_empty_output", "rank"),

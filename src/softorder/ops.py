@@ -105,7 +105,7 @@ def argsort(
             torch.argsort do; positions past the number of valid items are 0.
 
     Returns:
-        The shape and dtype of x.
+        The shape and dtype of x; float32 for half precision, which cannot count far.
 
     Example:
         >>> import numpy as np
@@ -117,8 +117,7 @@ def argsort(
     P = _permutation(as_relaxation(how), x, dim, mask)
     xp = wiring_of(x=x).xp
     index = xp.astype(arange_like(xp, x.shape[dim], x), widen(xp, x).dtype)
-    y = (P if descending else P.flip()).apply(_along(xp, index, dim, x.ndim), dim)
-    return cast(xp, y, x.dtype)
+    return (P if descending else P.flip()).apply(_along(xp, index, dim, x.ndim), dim)
 
 
 def rank(
@@ -141,7 +140,7 @@ def rank(
         mask: True where an item takes part; the rank of the others is 0.
 
     Returns:
-        The shape and dtype of x.
+        The shape and dtype of x; float32 for half precision, which cannot count far.
 
     Example:
         >>> import numpy as np
@@ -162,7 +161,7 @@ def rank(
     weighted = (P if descending else P.flip()).T @ both
     total = weighted[..., 1]
     ranks = weighted[..., 0] / xp.where(total == 0, 1.0, total)
-    return cast(xp, move_axis(xp, ranks, -1, dim), x.dtype)
+    return move_axis(xp, ranks, -1, dim)
 
 
 def topk(

@@ -237,6 +237,7 @@ class Recurrence:
     def spread(self, u: Array) -> Array:
         """Return K (u / Z), (..., n, f) in sorted order."""
         xp = self.wiring.xp
+        u = xp.astype(u, xp.float64)
         sums = self.transposed().sums(u / self.normalizers()[..., None])
         if self.kernel.is_real or not u.shape[-2]:
             return sums

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from softorder import _checks
-from softorder._array import Array, cast, find_wiring, move_axis, read, wiring_of
+from softorder._array import Array, cast, find_wiring, move_axis, read, wide_dtype, wiring_of
 from softorder.kernels.operator import Operator
 from softorder.kernels.scores import FINITE, MASKED, SortedScores
 from softorder.permutation import Recipe, SoftPermutation
@@ -94,14 +94,16 @@ class RankRelaxation(Relaxation, ABC):
             mask: True where an item takes part; the rank of the others is 0.
 
         Returns:
-            The shape and dtype of the scores.
+            The shape and dtype of the scores; float32 for half precision, which cannot count far.
         """
         scores = read(scores, "scores")
         ready, place = prepare(scores, "scores", dim, mask, negate=not descending)
         xp = ready.wiring.xp
         ranks = self.ranks(ready)
         ranks = ranks + xp.astype(ready.spans()[0], ranks.dtype)
-        return _finish(ready, ready.by_item(_clean(ready, ranks)), place, scores.dtype)
+        return _finish(
+            ready, ready.by_item(_clean(ready, ranks)), place, wide_dtype(xp, scores.dtype)
+        )
 
 
 class SortRelaxation(Relaxation, ABC):
