@@ -70,8 +70,8 @@ class Balance:
         """
         if self._is_empty():
             return self.logits
-        self._check_concrete()
         constant = self._at(0, self.wiring.stop_gradient)
+        constant._check_concrete()
         halvings = constant._halvings()
         g = self.wiring.stop_gradient(g) * 2.0**-halvings
         for halving in range(halvings, 0, -1):
