@@ -1,6 +1,10 @@
 """JAX: its transformations, its pytrees, its keys, and life without 64-bit types."""
 
 import functools
+import os
+import pathlib
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -111,6 +115,43 @@ def test_eager_and_compiled_are_one():
     for how in (HOWS["abs"], HOWS["power"]):
         compiled = jax.jit(lambda x, how=how: so.sort(x, how))(x)
         assert_close(so.sort(x, how), compiled, VALUES)
+
+
+@needs_native
+@pytest.mark.parametrize("name", ["abs", "neuralsort"])
+def test_without_jit_results_are_the_same(name):
+    """Each native product once called itself until Python gave up."""
+    x, f = jnp.asarray(X), functools.partial(loss, HOWS[name])
+    y, slope = jax.jit(jax.value_and_grad(f))(x)
+    with jax.disable_jit():
+        assert_close(f(x), y, VALUES)
+        assert_close(jax.grad(f)(x), slope, GRADIENTS)
+
+
+@needs_native
+def test_shard_map_checks_and_differentiates_native_products():
+    """The gradient once raised, and varying results passed for the same on all devices."""
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    script = pathlib.Path(__file__).with_name("sharded.py")
+    subprocess.run([sys.executable, script], check=True, env=os.environ | {"XLA_FLAGS": flags})
+
+
+def test_a_tolerance_is_reached_under_grad():
+    """It looks at values, which there are under plain grad."""
+    matrix, weight = np.sin(np.arange(16.0)).reshape(4, 4), np.cos(np.arange(16.0)).reshape(4, 4)
+
+    def of_matrix(x):
+        return so.Sinkhorn(0.5, tolerance=1e-10)(x).matrix()
+
+    def of_scores(x):
+        return so.OptimalTransportSort(0.1, tolerance=1e-10)(x).matrix()
+
+    for function, x, g in ((of_matrix, matrix, weight), (of_scores, X[1, :4], weight)):
+        _, (expected,) = NUMPY.pull(function, [x], g)
+        weighted = functools.partial(lambda f, g, x: jnp.sum(g * f(x)), function, g)
+        assert_close(jax.grad(weighted)(jnp.asarray(x)), expected, GRADIENTS)
+        with pytest.raises(ValueError, match="tolerance= looks at values"):
+            jax.jit(function)(jnp.asarray(x))
 
 
 def test_a_permutation_made_outside_is_good_inside_and_afterwards():
@@ -235,6 +276,21 @@ def test_float32_is_right_without_64_bit_types(how):
         assert value.dtype == got.dtype == jnp.float32
         assert_close(value, y, VALUES)
         assert_close(got, slope, GRADIENTS)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_an_unlikely_rank_has_its_logarithm_without_64_bit_types():
+    def log_p(x, permutation):
+        return so.SoftRank(0.5)(x).log_prob(permutation)
+
+    found = jax.jit(jax.value_and_grad(lambda x: log_p(x, jnp.array([1, 2, 0]))))
+    for gap in (0.5, 17.0, 300.0):
+        x = np.array([gap, 0.0, -1.0])
+        y, (slope,) = NUMPY.pull(lambda x: log_p(x, np.array([1, 2, 0])), [x], 1)
+        value, gradient = found(jnp.asarray(x, jnp.float32))
+        assert value.dtype == jnp.float32
+        assert_close(value, y, VALUES)
+        assert_close(gradient, slope, GRADIENTS)
 
 
 @pytest.mark.usefixtures("narrow")

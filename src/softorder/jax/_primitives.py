@@ -27,6 +27,7 @@ from softorder._array import NativeProblem
 from softorder._extension import extension
 from softorder.jax import _native
 from softorder.jax._namespace import xp
+from softorder.jax._varying import result_type, vary_alike
 from softorder.kernels.native import PRODUCTS, recompute
 
 # Which of a primitive's arguments may have a tangent: scores, values, scale. Then come positions,
@@ -55,10 +56,15 @@ def _primitive(
     def compiled(**params: Any) -> Any:
         return jax.jit(functools.partial(primitive.bind, **params))
 
-    primitive.def_impl(lambda *arrays, **params: compiled(**params)(*arrays))
+    def run(*arrays: Array, **params: Any) -> Any:
+        # `jax.disable_jit` would have `bind` call itself: there is no way but to compile it.
+        with jax.disable_jit(False):
+            return compiled(**params)(*arrays)
+
+    primitive.def_impl(run)
 
     def abstract(*arrays: Any, **params: Any) -> list[ShapedArray]:
-        return [ShapedArray(tuple(shape), dtype) for shape, dtype in shapes(*arrays, **params)]
+        return [result_type(shape, dtype, arrays) for shape, dtype in shapes(*arrays, **params)]
 
     primitive.def_abstract_eval(abstract)
     mlir.register_lowering(primitive, mlir.lower_fun(portable, multiple_results=True))
@@ -155,7 +161,8 @@ def _differentiate_product(primals: Any, tangents: Any, **params: Any) -> Any:
     moves = tuple(type(t) is not ad.Zero for t in tangents[:_MOVING])
     zeros = [_native.absent(primals[0].dtype)] * _MOVING
     tangents = [t if moves[i] else zeros[i] for i, t in enumerate(tangents[:_MOVING])]
-    return y, _tangent.bind(*primals, *tangents, **{**params, "moves": moves})
+    arrays = vary_alike([*primals, *tangents])
+    return y, _tangent.bind(*arrays, **{**params, "moves": moves})
 
 
 def _transpose_tangent(g: Any, *arrays: Any, **params: Any) -> list[Any]:
@@ -240,7 +247,7 @@ class NativeProducts:
     def sort(scores: Array, valid: Array | None) -> tuple[Array, Array]:
         """Return the order of (rows, n) scores, and the sorted scores."""
         valid = _native.absent(bool) if valid is None else valid
-        order, positions = _sort.bind(jax.lax.stop_gradient(scores), valid)
+        order, positions = _sort.bind(*vary_alike([jax.lax.stop_gradient(scores), valid]))
         return order, positions
 
     @staticmethod
@@ -254,13 +261,16 @@ class NativeProducts:
         """Return a product of `kernels.native.PRODUCTS`."""
         if isinstance(scale, float):
             scale = jnp.full((1,), scale, xp.float64)
-        (y,) = _product.bind(
+        arrays: tuple[Any, ...] = (
             scores,
             _native.absent(scores.dtype) if values is None else values,
             scale,
             problem.positions,
             problem.order,
             _native.absent(xp.int64) if problem.counts is None else problem.counts,
+        )
+        (y,) = _product.bind(
+            *vary_alike(arrays),
             kind=kind,
             prefix=problem.prefix,
             power=problem.power,
