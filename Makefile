@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint unit browser format run picture choose frameworks report bench sanitize clean
+.PHONY: help setup test lint unit browser format run picture choose frameworks report bench sanitize fuzz clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -71,6 +71,12 @@ bench: $(VENV)/.peers  ## Measure time and memory against the dense formula and 
 # The kernel's tests on a build with the address and undefined-behaviour sanitizers.
 sanitize: $(READY)  ## Run the kernel's tests under sanitizers
 	$(BIN)/python tests/sanitize.py
+
+# Each finding is a line that says how to repeat it; SEED=1000000 examines other cases.
+MINUTES ?= 3
+SEED ?= 0
+fuzz: $(READY)  ## Compare random cases with oracles, engines and frameworks (MINUTES=60)
+	$(BIN)/python tests/fuzz.py --minutes $(MINUTES) --seed $(SEED)
 
 clean:  ## Remove .venv and caches
 	rm -rf $(VENV) build .pytest_cache .ruff_cache .hypothesis .coverage

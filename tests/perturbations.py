@@ -8,6 +8,7 @@ import pkgutil
 import numpy
 
 from softorder import permutation, plackett_luce
+from softorder._array import take_along
 from softorder.kernels import (
     balance,
     contests,
@@ -109,6 +110,17 @@ def _native_sort():
         return order, positions * (1 + SIZE)
 
     _autograd._sort = changed
+
+
+def _average_items():
+    """Let tied items share the whole gradient, not only that of their positions."""
+
+    def sort(self):
+        items = self._items.get(self._clean)
+        return take_along(self.wiring, items, self.order, axis=-1)
+
+    scores.SortedScores._sort = sort
+    scores.SortedScores.items = property(lambda self: self.by_item(self.positions))
 
 
 def _narrower(reach):
@@ -385,9 +397,7 @@ PERTURBATIONS = {
     "straight_through": _after(hard.StraightThrough, "apply", _wrong_slope),
     "sorted": _after(scores.SortedScores, "sorted", _scaled),
     "ties_positions": lambda: setattr(ties.Ties, "average_gradient", lambda self, x: x),
-    "ties_items": _replaced(
-        scores.SortedScores, "items", property(lambda self: self.by_item(self.positions))
-    ),
+    "ties_items": _average_items,
     "ties_slopes": _after(ties.Ties, "slopes", _scaled),
     "scan_ties": _after(scan.Recurrence, "_among_ties", lambda y: 0.0 * y),
     "scan_tied_moments": _after(scan.Recurrence, "_moments_among_ties", lambda y: 0.0 * y),
