@@ -171,7 +171,10 @@ class BandRun {
 template <class Float, class Blank, class Work>
 void for_each_run(const Rows<Float>& rows, double smallest, int64_t planes, const Blank& blank,
                   const Work& work) {
-    if (rows.rows * rows.n == 0) return;
+    if (rows.rows * rows.n == 0) {
+        for (int64_t row = 0; row < rows.rows; ++row) blank(row, 0.0);
+        return;
+    }
     double weights = 0;  // of one row, on average
     for (int64_t row = 0; row < rows.rows; ++row) weights += count_weights(rows, row);
     weights /= static_cast<double>(rows.rows);

@@ -421,7 +421,8 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Re
             };
             const double moment =
                 solver.derivatives(static_cast<int>(f), to.scale, of_position, done);
-            if (to.scale) to.scale[row] += moment;
+            // Infinite scores have equal weights, whatever the scale; as values they are no moment.
+            if (to.scale && !run.tied) to.scale[row] += moment;
             if (!to.scores || run.tied) continue;
             for_each_range(threads, run.end - run.begin, kUncut, [&](int64_t b, int64_t e) {
                 // A group of ties belongs to the range that it begins in.
