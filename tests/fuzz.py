@@ -70,7 +70,7 @@ def _compare_one(what, found, expected, limit):
 
 
 def with_torch(case, g, dtype=torch.float64, call=None, **autograd):
-    """Return value and gradients by torch; `call` stands for `case.call`, g None for new weights."""
+    """Return value and gradients by torch; `call` replaces `case.call`, g None draws weights."""
     names = list(case.inputs())
     leaves = [torch.tensor(x, dtype=dtype, requires_grad=True) for x in case.inputs().values()]
     y = (call or case.call)(dict(zip(names, leaves, strict=True)) | _constants(case))
