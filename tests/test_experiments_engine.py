@@ -511,7 +511,7 @@ def test_the_second_signal_stops_at_once():
     with engine.stop_signals(said.append) as asked:
         os.kill(os.getpid(), signal.SIGINT)
         assert asked()
-        assert said == ["stopping after this step; once more stops at once"]
+        assert said == ["stopping after this step; again to stop at once"]
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 

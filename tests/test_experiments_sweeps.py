@@ -563,7 +563,7 @@ def test_a_stopped_sweep_has_the_exit_code_of_one(tmp_path, monkeypatch):
     monkeypatch.setattr(sweeps, "carry_out_sweep", stop)
     result = sweep_here(monkeypatch, tmp_path)
     assert result.exit_code == 130
-    assert "the same command goes on" in result.output
+    assert "the same command resumes" in result.output
 
 
 def test_a_dry_run_measures_and_changes_nothing(tmp_path, monkeypatch):

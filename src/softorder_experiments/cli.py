@@ -46,16 +46,20 @@ app = _typer(
     "softorder sweep table1 --dry-run",
     "softorder show results/",
 )
-run_app = _typer("Carry out an experiment.", "softorder run sort", "softorder run sort --help")
+run_app = _typer("Run an experiment.", "softorder run sort", "softorder run sort --help")
 data_app = _typer("Get the data sets.", "softorder data get mnist")
 app.add_typer(run_app, name="run")
 app.add_typer(data_app, name="data")
 
-Out = Annotated[Path, typer.Option(help="The folder for records, checkpoints and pictures.")]
+Out = Annotated[
+    Path, typer.Option(help="The folder for records, checkpoints and pictures of what you run.")
+]
 Accelerator = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Devices = Annotated[int, typer.Option(help="How many devices, or processes on the CPU.")]
 CheckpointSeconds = Annotated[float, typer.Option(help="The time between checkpoints.")]
-Again = Annotated[bool, typer.Option("--again", help="Begin anew, even if it is finished.")]
+Again = Annotated[
+    bool, typer.Option("--again", help="Start from the beginning, even if it is finished.")
+]
 Data = Annotated[str | None, typer.Option(help="digits, mnist, fashion-mnist or cifar10.")]
 Relaxation = Annotated[
     str | None, typer.Option(help="softsort, neuralsort, optimal-transport or softrank.")
@@ -221,7 +225,8 @@ def run_speed(
     """Time the operators as the paper does: scores learn to be in order (Figures 6 and 8).
 
     Each point is measured in a process of its own; one that runs out of time or memory says so.
-    What is measured stays: the same command goes on where it was stopped. Keep the machine idle.
+    What is measured stays: the same command resumes where it was stopped. Keep the machine idle: a
+    point is measured up to three times while other processes disturb it, and then marked.
     """
     from softorder_experiments import speed
     from softorder_experiments.isolation import Limits
@@ -241,7 +246,7 @@ def run_speed(
     try:
         records = speed.carry_out(points, out, limits, console, again=again)
     except KeyboardInterrupt:
-        console.print("\nStopped; the same command goes on with the points that are left.")
+        console.print("\nStopped; the same command resumes with the points that are left.")
         raise typer.Exit(_STOPPED_BY_USER) from None
     speed.show_speed(console, records)
     console.print(f"records  {out / 'results.jsonl'}", highlight=False, soft_wrap=True)
@@ -329,7 +334,7 @@ def sweep(
     accelerator: Accelerator = Place.accelerator,
     checkpoint_seconds: CheckpointSeconds = Place.checkpoint_seconds,
 ) -> None:
-    """Carry out all runs behind a table: what is finished stays, what was stopped goes on."""
+    """Run everything behind a table: what is finished stays, what was stopped is resumed."""
     from softorder_experiments import sweeps
 
     choice = sweeps.Choice(
@@ -360,7 +365,7 @@ def _sweep(console: PlainConsole, planned: Sweep, workers: Workers) -> None:
     try:
         sweeps.carry_out_sweep(planned, workers, console)
     except (sweeps.SweepStopped, KeyboardInterrupt):
-        console.print("\nStopped; the same command goes on from the checkpoints.")
+        console.print("\nStopped; the same command resumes from the checkpoints.")
         raise typer.Exit(_STOPPED_BY_USER) from None
     rows = planned.summarize()
     sweeps.show_summary(console, planned, rows)
@@ -380,7 +385,7 @@ def resume(
     devices: Devices = Place.devices,
     checkpoint_seconds: CheckpointSeconds = Place.checkpoint_seconds,
 ) -> None:
-    """Go on with a run that was stopped: the numbers are those of a run that never was."""
+    """Resume a stopped run: the numbers are those of a run that was never stopped."""
     from softorder_experiments.runs import find_run
     from softorder_experiments.tasks import TASKS
 
@@ -402,10 +407,10 @@ def list_everything() -> None:
 @app.command(epilog=_examples("softorder show", "softorder show results/"))
 def show(
     where: Annotated[Path, typer.Argument(help="A folder, or a file of JSON lines.")] = Path(
-        "results"
+        Place.out
     ),
 ) -> None:
-    """Show what was run: a line for each record, and the runs that are not finished."""
+    """Show your runs, or those of a folder: a line for each record, and what is not finished."""
     from softorder_experiments import tables
     from softorder_experiments.runs import read_lines
     from softorder_experiments.speed import find_unknown_method
@@ -431,7 +436,7 @@ def _must_exist(where: Path) -> None:
         raise UserError(
             "there must be a folder of results, or a file of JSON lines",
             f"{where}, which is not there",
-            "`softorder run sort` makes the folder results",
+            f"`softorder run sort` makes the folder {Place.out}",
         )
 
 
@@ -443,7 +448,7 @@ def _must_exist(where: Path) -> None:
 )
 def report(
     where: Annotated[Path, typer.Argument(help="A folder of records, or a file.")] = Path(
-        "results"
+        Place.out
     ),
     benchmark: Annotated[
         Path | None, typer.Option(help="The JSON lines of `make bench`, for the peers.")

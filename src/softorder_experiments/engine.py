@@ -249,7 +249,7 @@ class Trainer:
         }
 
     def _save(self) -> None:
-        """Write a checkpoint: all that a resumed run needs to go on as if nothing had happened."""
+        """Write a checkpoint: all that a resumed run needs to continue as if it had not stopped."""
         self._clock()
         self._check_finite()
         self._compare_replicas()
@@ -425,7 +425,7 @@ def stop_signals(warn: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        warn("stopping after this step; once more stops at once")
+        warn("stopping after this step; again to stop at once")
 
     previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

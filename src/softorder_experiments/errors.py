@@ -58,7 +58,7 @@ def writing(path: Path) -> Iterator[None]:
         raise UserError(
             f"{path} must be writable",
             os.strerror(error.errno or 0),
-            f"{fix}. What was written before is whole: `softorder resume` goes on from there",
+            f"{fix}. What was written before is whole: `softorder resume` continues from there",
         ) from error
 
 

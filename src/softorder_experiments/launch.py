@@ -27,7 +27,7 @@ from softorder_experiments.tasks.base import Measurement, Task
 
 
 class Stopped(Exception):
-    """A run that was interrupted; says how to go on."""
+    """A run that was interrupted; says how to resume it."""
 
 
 def carry_out(
@@ -76,12 +76,12 @@ def carry_out(
             if not is_first:
                 return None
             lost = "nothing is lost" if isinstance(error, Interrupted) else "at the last checkpoint"
-            raise Stopped(f"Stopped; {lost}. To go on:\n\n    {_resume(run, place)}") from None
+            raise Stopped(f"Stopped; {lost}. To resume:\n\n    {_resume(run, place)}") from None
         except RuntimeError as error:
             if place.devices == 1 or "connection" not in str(error).lower():
                 raise
             raise UserError(
-                "all processes must go on together",
+                "all processes must run together",
                 "one that has ended; the cause is what it said, or that it was killed",
                 f"Mend it, then: {_resume(run, place)}",
             ) from error
@@ -108,7 +108,7 @@ def _fabric_of(task: Task[Any] | Measurement[Any], place: Place) -> Fabric:
 
 
 def _resume(run: Run, place: Place) -> str:
-    """Return the command that goes on with a run where it was carried out."""
+    """Return the command that resumes a run where it ran."""
     words = ["softorder", "resume", str(run.folder)]
     default = Place()
     for name in ("accelerator", "devices"):

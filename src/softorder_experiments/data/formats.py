@@ -26,7 +26,7 @@ def read_idx(path: Path) -> numpy.ndarray:
         raise UserError(
             f"{path} must be an idx file of bytes",
             f"{sizes} announced and {len(values)} bytes there",
-            "Delete it, then `softorder data get` brings it anew",
+            "Delete it, then `softorder data get` brings it again",
         )
     return values.reshape(sizes)
 

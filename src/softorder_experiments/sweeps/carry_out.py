@@ -49,7 +49,7 @@ def _stop_file(path: Path) -> Iterator[Callable[[], bool]]:
 
     def stop(_: str) -> None:
         path.touch()
-        say_at_once("stopping all runs after a step; once more stops at once")
+        say_at_once("stopping all runs after a step; again to stop at once")
 
     try:
         with stop_signals(stop) as asked:
@@ -79,7 +79,7 @@ def _carry_out_all(jobs: Sequence[Job], asked: Callable[[], bool], console: Cons
                 f"{fruitless} losses in a row ({lost})",
                 "Look for what kills them, such as too little memory: try fewer --jobs",
             )
-        console.print(f"a worker was lost ({lost}); its run goes on from its checkpoint")
+        console.print(f"a worker was lost ({lost}); its run resumes from its checkpoint")
 
 
 def _left(jobs: Sequence[Job]) -> list[Job]:
