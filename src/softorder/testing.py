@@ -266,10 +266,7 @@ def dtype_in_is_dtype_out(f: _Operation) -> None:
 
 
 def half_precision_loses_rounding_alone(f: _Operation) -> None:
-    """float16 and bfloat16 are right up to rounding, and have finite gradients.
-
-    Values come out as they went in, ranks in float32: half precision cannot count far.
-    """
+    """float16 and bfloat16 come out as they went in, ranks as float32, gradients finite."""
     for name in ("float16", "bfloat16"):
         x = f.torch.tensor(SCORES[MASK], dtype=getattr(f.torch, name), requires_grad=True)
         y = f.on(x)
