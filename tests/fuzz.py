@@ -22,10 +22,10 @@ import torch
 import softorder as so
 import tie_oracle
 from frameworks import framework, is_installed
-from fuzz_cases import FAMILIES, OF_VALUES, draw, finite_rows, orders_of
-from fuzz_limits import least_deviation, tolerance
+from fuzz_cases import FAMILIES, OF_VALUES, draw, finite_rows, orders_of, spread_of
+from fuzz_limits import has_uncertain_order, least_deviation, tolerance
 from softorder.kernels import native, tiled
-from tolerances import as_numpy
+from tolerances import GRADIENTS, as_numpy
 
 # The oracle takes all orders of one vector: more would take seconds.
 MOST_ORDERS, MOST_ITEMS, MOST_ROWS = 130, 8, 6
@@ -42,13 +42,17 @@ class Finding(Exception):
 
 def compare(case, what, found, expected, dtype="float64"):
     """Raise a finding where results differ: each a value, and gradients by name."""
-    _compare_one(f"{what}: value", found[0], expected[0], tolerance(case, None, dtype))
+    if has_uncertain_order(case) and not what.endswith("against dense"):
+        return  # engines alone are given the same distances
+    compare_one(f"{what}: value", found[0], expected[0], tolerance(case, None, dtype))
     for name in found[1].keys() & expected[1].keys():
-        limit = tolerance(case, name, dtype)
-        _compare_one(f"{what}: gradient of {name}", found[1][name], expected[1][name], limit)
+        limit = tolerance(case, name, dtype) + GRADIENTS[dtype] * np.abs(expected[1][name]).max(
+            initial=0.0
+        )
+        compare_one(f"{what}: gradient of {name}", found[1][name], expected[1][name], limit)
 
 
-def _compare_one(what, found, expected, limit):
+def compare_one(what, found, expected, limit):
     if found.shape != expected.shape:
         raise Finding(f"{what}: shape {found.shape}, expected {expected.shape}")
     finite = np.isfinite(expected)
@@ -130,12 +134,12 @@ def check_invariants(case, y):
         raise Finding(f"a probability is negative: {y.min():.3g}")
     limit = tolerance(case, None) * max(case.n, 1)
     if case.product == "topk_mask":
-        _compare_one("sum of topk_mask", y.sum(-1), np.minimum(count, case.k) * 1.0, limit)
+        compare_one("sum of topk_mask", y.sum(-1), np.minimum(count, case.k) * 1.0, limit)
     if case.product == "knn":
-        _compare_one("sum of knn", y.sum(-1), np.full(y.shape[:-1], min(count, 1.0)), limit)
+        compare_one("sum of knn", y.sum(-1), np.full(y.shape[:-1], min(count, 1.0)), limit)
     if case.product == "matrix":
         rows = (np.arange(case.n) < count[..., None]) * 1.0
-        _compare_one("row sums", y.sum(-1), rows, limit)
+        compare_one("row sums", y.sum(-1), rows, limit)
     if case.product == "sort" and np.isfinite(case.scores).all() and count.min(initial=1) > 0:
         x = np.where(valid, case.scores, np.nan)
         low, high = np.nanmin(x, -1, keepdims=True), np.nanmax(x, -1, keepdims=True)
@@ -146,7 +150,7 @@ def check_invariants(case, y):
 
 def check_oracle(case, g, expected):
     """Brute force over all orders, one vector at a time."""
-    if case.family == "NeuralSort" and _loses_digits(case):
+    if _loses_digits(case) or _is_far(case):
         return
     plan = _oracle_plan(case)
     rows = list(np.ndindex(case.batch if case.product != "knn" else case.values.shape[:1]))
@@ -177,9 +181,23 @@ def check_oracle(case, g, expected):
 
 
 def _loses_digits(case):
-    """Tell whether the oracle's logits of NeuralSort, differences of large sums, are too rough."""
-    sums = case.n * max((np.abs(row).max(initial=0.0) for row in finite_rows(case)), default=0.0)
-    return sums > 1e3 * np.min(case.tau, initial=np.inf)
+    """Tell whether the oracle takes differences of numbers far larger than what is left of them.
+
+    Its logits of NeuralSort are sums of scores / tau; its pools are of scores / epsilon for
+    FastSoftRank, and of n / epsilon, in units of the scores, for FastSoftSort.
+    """
+    tau = np.min(case.tau, initial=np.inf)
+    largest = max((np.abs(row).max(initial=0.0) for row in finite_rows(case)), default=0.0)
+    if case.family.startswith("FastSoftSort"):
+        return case.n > 1e3 * tau * largest
+    roughly_summed = case.family == "NeuralSort" or case.family.startswith("FastSoftRank")
+    return roughly_summed and case.n * largest > 1e3 * tau
+
+
+def _is_far(case):
+    """Tell whether the oracle's probabilities of SoftRank underflow, or leave its quadrature."""
+    far = spread_of(case) ** 2 > 100 * np.min(case.tau, initial=np.inf)
+    return far and (case.family, case.product) == ("SoftRank", "log_prob")
 
 
 def _oracle_plan(case):
@@ -266,7 +284,8 @@ def _oracle_extra(case, b):
 
 def check_dtype(case, g, expected):
     """A lower dtype, with float64 at the same inputs."""
-    if case.dtype != "float64":
+    # The squared distances of a kNN are rounded before they are compared, whatever tau is.
+    if case.dtype != "float64" and case.product != "knn":
         found = with_torch(case, g, getattr(torch, case.dtype))
         compare(case, case.dtype, found, expected, case.dtype)
 
@@ -301,7 +320,7 @@ def _jvp(case, g, expected):
     pulled = [expected[1][k] * as_numpy(t) for k, t in zip(names, tangents, strict=True)]
     limit = sum(tolerance(case, k) * np.sqrt(x.size) for k, x in case.inputs().items())
     total = np.asarray(sum(x.sum() for x in pulled))
-    _compare_one("jvp against reverse mode", np.asarray((g * pushed).sum()), total, limit)
+    compare_one("jvp against reverse mode", np.asarray((g * pushed).sum()), total, limit)
 
 
 def _jacrev(case, g, expected):

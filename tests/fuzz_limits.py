@@ -62,7 +62,13 @@ def gradient_scale(case, name):
         value = float(n)
     if name == "tau":
         tau = float(np.min(case.tau, initial=np.inf))
-        return n * value * (_largest_logit(case) if case.product == "log_prob" else 1.0) / tau
+        if case.family.startswith("Fast"):
+            # Reverse mode adds up score / epsilon^2 over a pool.
+            n += _largest(case.scores[case.valid()]) / tau
+        logit = _largest_logit(case) if case.product == "log_prob" else 1.0
+        if case.family == "SoftSort square":
+            logit = max(logit, 1.0)  # as in `slope_scale`: exponentials cancel
+        return n * value * logit / tau
     of_itself = 1.0 if case.product in ("sort", "topk", "quantile", "median") else 0.0
     return value * slope_scale(case) + of_itself
 
@@ -87,6 +93,18 @@ def _least_gap(case):
 
 def least_deviation(case):
     return min((row.std() for row in finite_rows(case) if len(np.unique(row)) > 1), default=None)
+
+
+def has_uncertain_order(case):
+    """Tell whether rounding decides which of two neighbours is the nearer one.
+
+    Then so it does about gradients: they are those of a tie, or of either order.
+    """
+    if case.product != "knn":
+        return False
+    largest = max(_largest(case.scores[case.valid()]), _largest(case.values)) ** 2
+    gaps = (np.diff(np.sort(row)).min(initial=np.inf) for row in finite_rows(case))
+    return min(gaps, default=np.inf) < 1e-11 * largest
 
 
 def tolerance(case, name, dtype="float64"):

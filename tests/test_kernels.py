@@ -1506,3 +1506,28 @@ def test_the_table_of_exponentials_is_the_gaussian():
 def test_a_gap_that_is_cut_carried_nothing():
     assert np.exp(-(GAUSSIAN.reach**2)) < 1e-17
     assert np.exp(-LAPLACE.reach) < 1e-300
+
+
+@every_kernel
+@every_metric
+@pytest.mark.parametrize("end", [np.inf, -np.inf])
+def test_tau_has_a_gradient_beside_an_infinite_score(kernel, metric, end):
+    def slope(scores):
+        tau = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+        with so.config(kernel=kernel):
+            y = so.sort(torch.tensor(scores), so.SoftSort(tau, metric), descending=True)
+        # The larger of the two finite ones.
+        g = (torch.isfinite(y) & (y > 0.5)).double()
+        return torch.autograd.grad(y, tau, g)[0].item()
+
+    assert slope([0.0, end, 1.0]) == pytest.approx(slope([0.0, 1.0]), rel=1e-12)
+
+
+@pytest.mark.parametrize("how", [so.SoftSort, so.NeuralSort])
+def test_tau_of_no_scores_has_the_gradient_zero(how):
+    # It was memory that nobody had written to: fill what will be reused.
+    for _ in range(20):
+        torch.full((64,), 7.0, dtype=torch.float64)
+        tau = torch.ones(64, dtype=torch.float64, requires_grad=True)
+        y = so.argsort(torch.zeros(64, 0, dtype=torch.float64), how(tau))
+        assert not torch.autograd.grad(y.sum(), tau)[0].any()
