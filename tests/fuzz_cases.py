@@ -247,7 +247,7 @@ def draw(seed):
         dim=-1 if product == "knn" else -int(rng.integers(1, len(batch) + 2)),
         descending=bool(rng.random() < 0.5),
         k=int(rng.integers(1, n + 1)) if n else 1,
-        q=[0.3, list(np.round(rng.random(2), 3)), [0.0, 0.5, 1.0]][rng.integers(3)],
+        q=[0.3, np.round(rng.random(2), 3).tolist(), [0.0, 0.5, 1.0]][rng.integers(3)],
         rows=tuple(rng.integers(-n, n, size=2).tolist()) if n else (),
         dtype=dtype,
         checks=_checks(rng),
