@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias
@@ -101,6 +101,8 @@ class Wiring:
         is_on_cpu: Whether the native kernel may serve an array: false if it is known to be on
             another device.
         varied_shapes: Whether a shape that was not seen before costs nothing: no compilation.
+        is_open: Whether a program is made for more than one value of these sizes, and no choice
+            may depend on them: an exported one.
         has_float64: Whether there is float64 now; `xp.float64` is float32 if not.
         is_recording: Whether what is computed now can be differentiated later.
         records_on_tapes: Whether derivatives are recorded on tapes that come and go. What one
@@ -170,6 +172,7 @@ class Wiring:
     fuses: Callable[[], bool] = lambda: False
     trace: Callable[[], object] = lambda: None
     varied_shapes: bool = True
+    is_open: Callable[[Sequence[int]], bool] = lambda sizes: False
     has_float64: Callable[[], bool] = lambda: True
     records_on_tapes: bool = False
     read: Callable[[Array, str], Array] | None = None
@@ -180,7 +183,7 @@ class Wiring:
 
 
 def _numpy_add_along_axis(x: numpy.ndarray, index: numpy.ndarray, n: int) -> numpy.ndarray:
-    batch = numpy.broadcast_shapes(x.shape[:-2], index.shape[:-1])
+    batch = broadcast_shapes(x.shape[:-2], index.shape[:-1])
     total = numpy.zeros((math.prod(batch), n, x.shape[-1]), dtype=x.dtype)
     index = numpy.broadcast_to(index, (*batch, index.shape[-1]))
     index = index.reshape(len(total), index.shape[-1])
@@ -334,6 +337,16 @@ def read(x: Array, name: str) -> Array:
 def slices(rows: Array, height: int) -> list[Array]:
     """Return rows (n,), cut into parts of at most `height`."""
     return [rows[start : start + height] for start in range(0, rows.shape[0], height)]
+
+
+def broadcast_shapes(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape that two shapes which fit each other broadcast to.
+
+    numpy.broadcast_shapes would fix a size that a compiler keeps open.
+    """
+    missing = len(b) - len(a)
+    a, b = (1,) * missing + tuple(a), (1,) * -missing + tuple(b)
+    return tuple(y if x == 1 else x for x, y in zip(a, b, strict=True))
 
 
 def device_of(x: Array) -> Any:

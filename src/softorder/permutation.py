@@ -438,10 +438,8 @@ class SoftPermutation(_MatrixLike):
         order, wiring = self._operator.order, self._operator.wiring
         xp, n = wiring.xp, order.shape[-1]
         if isinstance(rows, slice):
-            span = range(n)[rows]
-            return xp.arange(
-                span.start, span.stop, span.step, dtype=xp.int64, device=device_of(order)
-            )
+            start, stop, step = _bounds(rows, n)
+            return xp.arange(start, stop, step, dtype=xp.int64, device=device_of(order))
         if find_wiring(rows) is None:
             rows = _checks.check_row_numbers(rows)
             rows = xp.asarray(rows, dtype=xp.int64, device=device_of(order))
@@ -502,6 +500,20 @@ class TransposedPermutation(_MatrixLike):
     def _matmul(self, v: Array) -> Array:
         P = self._permutation
         return P._multiply(v, P._keep_positions, P._operator.apply_transposed)
+
+
+def _bounds(rows: slice, n: int) -> tuple[int, int, int]:
+    """Return what `range` is given for a slice of n positions."""
+    if rows.step not in (None, 1):
+        return rows.indices(n)
+    # Not by slice.indices: it would fix an n that a compiler keeps open.
+    ends = (0 if rows.start is None else rows.start, n if rows.stop is None else rows.stop)
+    start, stop = (_clip(end + n if end < 0 else end, n) for end in ends)
+    return start, stop if stop > start else start, 1
+
+
+def _clip(end: int, n: int) -> int:
+    return (end if end < n else n) if end > 0 else 0
 
 
 def _is_single(rows: Any) -> bool:

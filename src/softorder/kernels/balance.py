@@ -158,7 +158,7 @@ class Balance:
         def reduce(potential: Array) -> Array:
             return self.wiring.logsumexp(logits + potential, axis)
 
-        if math.prod(logits.shape) <= _KEPT_ENTRIES:
+        if self.wiring.is_open(logits.shape) or math.prod(logits.shape) <= _KEPT_ENTRIES:
             return reduce(potential)
         return self.wiring.checkpoint(reduce, potential)
 

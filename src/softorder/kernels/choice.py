@@ -43,9 +43,12 @@ def automatic(scores: SortedScores, metric: Metric) -> str:
     is_scan = not callable(metric) and metric in BY_POWER
     if is_scan and native.serves(scores.wiring) and _is_on_cpu(scores):
         return "native"
+    can_scan = is_scan and _keeps_accuracy(scores, metric)
+    if scores.wiring.is_open(scores.shape):
+        return "portable" if can_scan else "dense"
     if _is_small(scores):
         return "dense"
-    return "portable" if is_scan and _keeps_accuracy(scores, metric) else "tiled"
+    return "portable" if can_scan else "tiled"
 
 
 def _keeps_accuracy(scores: SortedScores, power: Any) -> bool:
@@ -97,6 +100,9 @@ def _dense_or_tiled(dense: RowSoftmax, closeness: Closeness) -> Operator:
 
 
 def _is_small(scores: SortedScores) -> bool:
+    # Tiles are cut for sizes that are known.
+    if scores.wiring.is_open(scores.shape):
+        return True
     return math.prod(scores.shape) * scores.shape[-1] <= DENSE_ENTRIES
 
 

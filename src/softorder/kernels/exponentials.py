@@ -6,7 +6,7 @@ weight and decay, real and imaginary parts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy
 
@@ -22,27 +22,26 @@ class Exponentials:
         noise: Sums of at most this cannot be told from zero.
         terms: Weight and decay of each term, as pairs of real and imaginary part; one real term,
             or several complex ones.
+        weights: The weights of the terms.
+        decays: The decays of the terms.
     """
 
     power: float
     reach: float
     noise: float
     terms: tuple[tuple[float, float, float, float], ...]
+    weights: list[complex] = field(init=False)
+    decays: list[complex] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Here, not when they are asked for: torch.compile cannot trace `complex`.
+        object.__setattr__(self, "weights", [complex(*term[:2]) for term in self.terms])
+        object.__setattr__(self, "decays", [complex(*term[2:]) for term in self.terms])
 
     @property
     def is_real(self) -> bool:
         """Whether all terms are real."""
         return len(self.terms) == 1
-
-    @property
-    def weights(self) -> list[complex]:
-        """The weights of the terms."""
-        return [complex(term[0], term[1]) for term in self.terms]
-
-    @property
-    def decays(self) -> list[complex]:
-        """The decays of the terms."""
-        return [complex(term[2], term[3]) for term in self.terms]
 
 
 LAPLACE = Exponentials(1.0, 708.0, 1e-300, ((1.0, 0.0, 1.0, 0.0),))

@@ -16,7 +16,15 @@ from typing import Any
 
 import numpy
 
-from softorder._array import Array, NativeProblem, Wiring, arange_like, cast, count_valid
+from softorder._array import (
+    Array,
+    NativeProblem,
+    Wiring,
+    arange_like,
+    broadcast_shapes,
+    cast,
+    count_valid,
+)
 from softorder._extension import extension
 from softorder.kernels.dense import OfScores, RowSoftmax, distance
 from softorder.kernels.exponentials import BY_POWER, TABLES, Exponentials
@@ -86,7 +94,7 @@ class Native(OfScores):
             return None
         xp, dtype, shape = wiring.xp, plain.dtype, tuple(plain.shape)
         if values is not None:
-            shape = (*_broadcast(values.shape[:-2], shape[:-1]), shape[-1])
+            shape = (*broadcast_shapes(values.shape[:-2], shape[:-1]), shape[-1])
             dtype = values.dtype
         problem = self._prepare(shape, dtype)
         flat, scale = _rows(xp, cast(xp, x, dtype), shape), self._flat_scale(shape)
@@ -230,11 +238,6 @@ def _rows(xp: Any, x: Array, shape: tuple[int, ...]) -> Array:
     if tuple(x.shape) != shape:
         x = xp.broadcast_to(x, shape)
     return x if x.ndim == 2 else xp.reshape(x, (math.prod(shape[:-1]), shape[-1]))
-
-
-def _broadcast(a: Any, b: Any) -> tuple[int, ...]:
-    a, b = tuple(a), tuple(b)
-    return a if a == b else tuple(numpy.broadcast_shapes(a, b))
 
 
 @dataclass(frozen=True)

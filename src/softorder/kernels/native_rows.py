@@ -105,7 +105,7 @@ class NativeRows(Native):
 
     def _are_few(self, rows: Array | None) -> bool:
         """Tell whether to compute these rows alone, if that takes no more memory than a tile."""
-        if rows is None:
+        if rows is None or self.wiring.is_open(self.shape):
             return False
         few = rows.shape[-1]
         return few * FEW <= self.shape[-1] and few <= rows_of_a_tile(self.shape)

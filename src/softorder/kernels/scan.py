@@ -14,9 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy
-
-from softorder._array import Array, Wiring, cast, device_of, move_axis, take_along
+from softorder._array import (
+    Array,
+    Wiring,
+    broadcast_shapes,
+    cast,
+    device_of,
+    move_axis,
+    take_along,
+)
 from softorder.kernels.dense import OfScores, RowSoftmax, bounded_power, extended_product
 from softorder.kernels.exponentials import Exponentials
 from softorder.kernels.scores import FINITE, MASKED, SortedScores
@@ -368,7 +374,7 @@ def sums_beside(
     """
     weights = _column(xp, kernel, kernel.weights, w)[..., None]
     w = weights * cast(xp, w[..., None, :, :], gate.dtype)
-    batch = numpy.broadcast_shapes(tuple(gate.shape[:-1]), tuple(w.shape[:-2]))
+    batch = broadcast_shapes(gate.shape[:-1], w.shape[:-2])
     w = xp.broadcast_to(w, (*batch, *w.shape[-2:]))
     gate = xp.broadcast_to(gate, (*batch, gate.shape[-1]))
     both = xp.stack([gate, shift(xp, xp.flip(gate, axis=-1))])

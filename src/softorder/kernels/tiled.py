@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy
 
-from softorder._array import Array, arange_like, cast, device_of, take_along
+from softorder._array import Array, arange_like, broadcast_shapes, cast, device_of, take_along
 from softorder.kernels.dense import RowSoftmax
 from softorder.kernels.operator import Operator
 from softorder.kernels.scores import MASKED, SortedScores, pick
@@ -96,7 +96,7 @@ class Tiled(Operator):
             below = take_along(self.wiring, u, here[:, None], axis=-2)
             return w + self.wiring.checkpoint(part, below, here, place)
 
-        batch = numpy.broadcast_shapes(tuple(u.shape[:-2]), tuple(self.order.shape[:-1]))
+        batch = broadcast_shapes(u.shape[:-2], self.order.shape[:-1])
         nothing = xp.zeros((*batch, n, u.shape[-1]), **_like(u))
         return self.wiring.fold(add, nothing, xp.stack([rows, place], axis=1))
 

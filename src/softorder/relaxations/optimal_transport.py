@@ -202,8 +202,9 @@ def _groups(scores: SortedScores, targets: Any) -> tuple[Array, int]:
             low, _ = quantile_places(scores.wiring, [q], valid, scores.order)
             begins = begins | (xp.abs(position - (valid - 1 - low)) <= 1)
     group = scores.wiring.cumulative_sum(xp.astype(begins, xp.int64), -1) - 1
-    # One more for each kind of block.
-    return group, min(n, number + 4)
+    # One more for each kind of block. There may be more numbers than groups.
+    most = number + 4
+    return group, most if scores.wiring.is_open((n,)) else min(n, most)
 
 
 def _positions(scores: SortedScores) -> Array:
