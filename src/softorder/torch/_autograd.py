@@ -3,7 +3,8 @@
 Each comes twice. In eager mode it is an `autograd.Function`, for it has derivatives of every kind.
 A compiler cannot look into one that has a forward-mode rule, so that what it sees is a custom
 operator, which has a first derivative and is otherwise opaque; under torch.func or forward mode
-inside a compiled region it sees plain operations.
+inside a compiled region it sees plain operations. Tracers below autograd, such as make_fx, look
+into the functions, and see custom operators there in place of the native kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from softorder._array import NativeProblem
 from softorder._extension import extension
 from softorder.kernels.native import PRODUCTS, given_arrays
 from softorder.kernels.scan import chunked_scan, shift
-from softorder.torch._tracing import is_plain, is_transformed
+from softorder.torch._tracing import is_plain, is_tracing, is_transformed
 
 # torch.concat, which is torch.cat, lacks the rule for a batch of gradients (is_grads_batched).
 _NAMESPACE = SimpleNamespace(**{**vars(xp), "concat": lambda x, axis: torch.cat(x, axis)})
@@ -104,9 +105,7 @@ class NativeProducts:
     @staticmethod
     def sort(scores: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the order of (rows, n) scores, and the sorted scores."""
-        if torch.compiler.is_compiling():
-            return _sort_op(scores.detach(), valid)
-        return _sort(scores, valid)
+        return _sort_op(scores.detach(), valid) if is_tracing() else _sort(scores, valid)
 
     @staticmethod
     def product(
@@ -119,10 +118,14 @@ class NativeProducts:
         """Return a product of `kernels.native.PRODUCTS`."""
         if not torch.compiler.is_compiling():
             return _Product.apply(scores, values, scale, problem, kind)  # pyright: ignore
-        if isinstance(scale, float):
-            scale = torch.full((1,), scale, dtype=torch.float64)
-        p = problem
-        return _product_op(scores, values, scale, p.positions, p.order, p.counts, p.power, kind)
+        return _product_op(scores, values, *_operands(scores, scale, problem), kind)
+
+
+def _operands(scores: Tensor, scale: Tensor | float, problem: NativeProblem) -> tuple[Any, ...]:
+    """Return what the custom operators are given between the values and the kind."""
+    if isinstance(scale, float):
+        scale = scores.new_full((1,), scale, dtype=torch.float64)
+    return scale, problem.positions, problem.order, problem.counts, problem.power
 
 
 def _view(x: Tensor | None) -> Any:
@@ -153,6 +156,14 @@ def _given(
     return given_arrays(*arrays, scales, power, torch.get_num_threads())
 
 
+def _views(problem: NativeProblem, scale: Tensor | float) -> tuple[Any, ...]:
+    """Return what the extension is given first; made once for a problem."""
+    p = problem
+    if p.views is None:
+        p.views = _given(scale, p.positions, p.order, p.counts, p.power)
+    return p.views
+
+
 def _empty_like(x: Tensor) -> Tensor:
     """Return a contiguous tensor of the shape of x; quicker than torch.empty."""
     return torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -166,7 +177,7 @@ def _evaluate(
     kind: str, scores: Tensor, values: Tensor | None, given: tuple[Any, ...], kept: Any = None
 ) -> Tensor:
     shape = _output_shape(kind, scores, values)
-    out = _empty_like(scores) if shape == scores.shape else torch.empty(shape, dtype=scores.dtype)
+    out = _empty_like(scores) if shape == scores.shape else scores.new_empty(shape)
     PRODUCTS[kind].forward(given, _view(values), out.numpy(), kept)
     return out
 
@@ -182,8 +193,8 @@ def _evaluate_backward(
     """Return the gradients of scores, values and scale (one for each row) that are wanted."""
     to = [
         (_empty_like(g) if g.ndim == 2 else g.new_empty(given[0].shape)) if wanted[0] else None,
-        torch.empty(values.shape, dtype=g.dtype) if wanted[1] and values is not None else None,
-        torch.empty(g.shape[:1], dtype=torch.float64) if wanted[2] else None,
+        g.new_empty(values.shape) if wanted[1] and values is not None else None,
+        g.new_empty(g.shape[:1], dtype=torch.float64) if wanted[2] else None,
     ]
     views = [None if t is None else t.numpy() for t in to]
     PRODUCTS[kind].backward(given, _view(values), _view(g), *views, kept)
@@ -205,14 +216,13 @@ class _Product(_SingleLevelFunction):
         ctx.problem, ctx.kind = problem, kind
         ctx.number = scale if isinstance(scale, float) else None
         ctx.save_for_backward(scores, values, None if isinstance(scale, float) else scale)
-        p = problem
-        if p.views is None:
-            p.views = _given(scale, p.positions, p.order, p.counts, p.power)
         ctx.kept = None
+        if is_tracing():
+            return _product_op(scores, values, *_operands(scores, scale, problem), kind)
         kept = PRODUCTS[kind].kept
         if kept is not None and True in ctx.needs_input_grad:
             ctx.kept = numpy.empty(kept(scores.shape, None if values is None else values.shape))
-        return _evaluate(kind, scores, values, p.views, ctx.kept)
+        return _evaluate(kind, scores, values, _views(problem, scale), ctx.kept)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
@@ -221,8 +231,13 @@ class _Product(_SingleLevelFunction):
         wanted = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled() or not is_plain(g):
             to = _gradients_with_graph(ctx.kind, ctx.problem, (scores, values, scale), wanted, g)
+        elif is_tracing():
+            operands = _operands(scores, scale, ctx.problem)
+            found = _product_backward_op(g.contiguous(), values, *operands, ctx.kind)
+            to = [x if want else None for x, want in zip(found, wanted, strict=True)]
         else:
-            to = _evaluate_backward(ctx.kind, g, wanted, values, ctx.problem.views, ctx.kept)
+            views = _views(ctx.problem, scale)
+            to = _evaluate_backward(ctx.kind, g, wanted, values, views, ctx.kept)
         return (*to, None, None)
 
 

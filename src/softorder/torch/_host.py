@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from softorder.kernels.host import FUNCTIONS
-from softorder.torch._tracing import is_plain
+from softorder.torch._tracing import is_plain, is_tracing
 
 
 def host(function: Callable[[numpy.ndarray], numpy.ndarray], x: Tensor) -> Tensor:
     """Return function(x), (..., n) indices from (..., k, n) of float64."""
     x = x.detach()
-    if not torch.compiler.is_compiling() and is_plain(x):
+    if not is_tracing() and is_plain(x):
         return torch.from_numpy(function(x.numpy()))
     return _host_op(function.__name__, x)
 

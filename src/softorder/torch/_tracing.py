@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch._C._functorch import (
     is_functorch_wrapped_tensor,
@@ -9,14 +11,36 @@ from torch._C._functorch import (
     maybe_current_level,
 )
 from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+# What tracers put in place of these: operators of our own serve them too.
+_TRACED_TYPES = (*_PLAIN_TYPES, FakeTensor, FunctionalTensor)
+
+
+def is_tracing() -> bool:
+    """Tell whether a compiler, make_fx or any other dispatch mode is looking on.
+
+    It sees the operators of torch, and what they return. What the native kernel writes into such
+    a tensor afterwards it does not see: it must be called as an operator.
+    """
+    return torch.compiler.is_compiling() or is_in_torch_dispatch_mode()
+
+
+# Before torch 2.7 a compiler that only compiles cannot be told from one that exports.
+_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+
+
+def is_open(sizes: Sequence[int]) -> bool:
+    """Tell whether a program is exported in which these sizes may vary."""
+    return _is_exporting() and any(isinstance(size, torch.SymInt) for size in sizes)
 
 
 def has_values(x: torch.Tensor) -> bool:
     """Tell whether the values of x can be looked at now, if need be by waiting for its device."""
-    if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
+    if is_tracing() or isinstance(x, FakeTensor):
         return False
     if torch._C._get_tracing_state() is not None:  # torch.jit.trace
         return False
@@ -55,7 +79,7 @@ def is_plain(*arrays: object) -> bool:
 
 def _is_plain_tensor(x: torch.Tensor) -> bool:
     return (
-        type(x) in _PLAIN_TYPES
+        type(x) in (_TRACED_TYPES if is_tracing() else _PLAIN_TYPES)
         and x.is_cpu
         and (forward_ad._current_level < 0 or forward_ad.unpack_dual(x).tangent is None)
         and not is_legacy_batchedtensor(x)

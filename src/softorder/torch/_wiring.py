@@ -24,13 +24,15 @@ def _stop_gradient(x: torch.Tensor) -> torch.Tensor:
 def _take_along_axis(x: torch.Tensor, index: torch.Tensor, axis: int) -> torch.Tensor:
     # torch.take_along_dim would do, but it fixes dynamic shapes when a model is exported.
     axis %= x.ndim
-    if x.shape == index.shape:
-        return torch.gather(x, axis, index)
 
+    # The sizes along the axis are not compared: that would fix them too where they happen to agree.
     def others(t: torch.Tensor) -> tuple[int, ...]:
         return (*t.shape[:axis], 1, *t.shape[axis + 1 :])
 
-    shape = torch.broadcast_shapes(others(x), others(index))
+    of_x, of_index = others(x), others(index)
+    if of_x == of_index:
+        return torch.gather(x, axis, index)
+    shape = torch.broadcast_shapes(of_x, of_index)
     x, index = (t.expand(*shape[:axis], -1, *shape[axis + 1 :]) for t in (x, index))
     return torch.gather(x, axis, index)
 
@@ -54,7 +56,7 @@ def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _checkpoint(function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> torch.Tensor:
     # Under torch.func there are no hooks on saved tensors, and without gradients nothing to save.
     # What a compiler keeps is its own choice.
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or _tracing.is_transformed():
+    if _tracing.is_tracing() or not torch.is_grad_enabled() or _tracing.is_transformed():
         return function(*arrays)
     result = torch.utils.checkpoint.checkpoint(function, *arrays, use_reentrant=False)
     assert isinstance(result, torch.Tensor)
@@ -122,4 +124,5 @@ TORCH = Wiring(
     fuses=torch.compiler.is_compiling,
     scan=scan,
     native=NativeProducts(),
+    is_open=_tracing.is_open,
 )
