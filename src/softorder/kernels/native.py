@@ -117,7 +117,7 @@ class Native(OfScores):
         if permutation.ndim == 1:
             items = permutation[None, :]
         else:
-            shape = (*_broadcast(permutation.shape[:-1], shape[:-1]), shape[-1])
+            shape = (*broadcast_shapes(permutation.shape[:-1], shape[:-1]), shape[-1])
             items = _rows(xp, permutation, shape)
         problem, flat = self._prepare(shape, scores.dtype), _rows(xp, x, shape)
         product = _native(wiring).product

@@ -44,7 +44,9 @@ def quantile_places(wiring: Wiring, q: Any, count: Any, like: Array) -> tuple[Ar
 
 def _in_float64(wiring: Wiring, q: Array, count: Any, eps: float) -> tuple[Array, Array]:
     xp = wiring.xp
-    place = q * (xp.astype(count, xp.float64) - 1 if hasattr(count, "dtype") else count - 1)
+    if find_wiring(count) is not None:
+        count = xp.astype(count, xp.float64)
+    place = q * (count - 1)
     place = xp.where(place < 0, 0.0, place)  # there are no items
     low = wiring.stop_gradient(xp.floor(place))
     return _snap(xp, xp.astype(low, xp.int64), place - low, eps)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy
-
-from softorder._array import Array, Wiring, arange_like, take_along
+from softorder._array import Array, Wiring, arange_like, broadcast_shapes, take_along
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +34,7 @@ class Ties:
         """Return sums of x (..., c, n) over the group before each position, and after it."""
         xp = self.wiring.xp
         inside = xp.astype(self.place > 0, xp.float64)
-        batch = numpy.broadcast_shapes(tuple(inside.shape[:-1]), tuple(x.shape[:-2]))
+        batch = broadcast_shapes(inside.shape[:-1], x.shape[:-2])
         x = xp.broadcast_to(x, (*batch, *x.shape[-2:]))
         scan = self.wiring.scan
         assert scan is not None  # as in every framework that has derivatives

@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy
-
-from softorder._array import Array, arange_like, cast, count_valid, take_along
+from softorder._array import Array, arange_like, broadcast_shapes, cast, count_valid, take_along
 from softorder.kernels.contests import expected_ranks, rank_distribution
 from softorder.kernels.dense import OfScores, Rows
 from softorder.kernels.operator import Operator
@@ -105,7 +103,7 @@ class _RankDistribution(OfScores, Rows):
     def log_rows(self, rows: Array | None = None) -> Array:
         xp, n = self.wiring.xp, self.shape[-1]
         places: Array = arange_like(xp, n, self.order) if rows is None else rows
-        batch = numpy.broadcast_shapes(self.shape[:-1], places.shape[:-1])
+        batch = broadcast_shapes(self.shape[:-1], places.shape[:-1])
         position = xp.broadcast_to(places[..., :, None], (*batch, places.shape[-1], n))
         item = xp.broadcast_to(inverse_order(self)[..., None, :], position.shape)
         flat = (*batch, places.shape[-1] * n)
