@@ -186,7 +186,7 @@ class SortedScores:
 
     def settled(self) -> SortedScores:
         """Return the same scores for one product: positions that cannot be kept are found once."""
-        if not self.wiring.records_on_tapes:
+        if not self.wiring.records_on_tapes or self._window is not None:
             return self
         settled = copy.copy(self)
         for name in ("_items", "_sorted_items", "_positions"):
@@ -212,8 +212,9 @@ class SortedScores:
         window._order.get(lambda: self.order)
         window._blocks.get(lambda: (self.position_block[..., start:stop], self.position_block))
         window._ties.get(lambda: (self.ties,))
-        window._sorted_items.give(self.sorted_items)
-        window._positions.give(self.positions)
+        settled = self.settled()
+        window._sorted_items.give(settled.sorted_items)
+        window._positions.give(settled.positions)
         window._window = slice(start, stop)
         return window
 
