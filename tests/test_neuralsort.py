@@ -894,6 +894,16 @@ def test_one_far_score_leaves_the_others_in_place_in_float32():
     assert_close(found, oracles.neuralsort_matrix([1e8, 0.0, 1.0, 2.0], 1.0), VALUES)
 
 
+def test_tiles_leave_out_nothing_beside_a_far_score():
+    """The sums that find where weights end lost the small gaps: averages were off by 0.3."""
+    x = torch.cat([tensor([1e16]), -1e-3 * torch.arange(2000, dtype=torch.float64)])
+    found = []
+    for kernel in ("tiled", "dense"):
+        with so.config(kernel=kernel):
+            found.append(so.NeuralSort(1e-3)(x) @ torch.arange(2001, dtype=torch.float64))
+    assert_close(*found, VALUES)
+
+
 @pytest.mark.parametrize(("n", "tau"), [(1000, 0.01), (3000, 0.001)])
 def test_rows_of_many_scores_in_float32_are_those_in_float64(n, tau):
     jax = pytest.importorskip("jax")

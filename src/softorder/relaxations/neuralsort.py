@@ -90,12 +90,15 @@ class _Logits:
         wiring, xp = self.scores.wiring, self.scores.wiring.xp
         here = xp.astype(arange_like(xp, self.gaps.shape[-1], self.gaps), xp.float64)
         above = wiring.cumulative_sum(here * self.gaps, -1)
+        # What rounding took from each sum: beside a far score, it is more than a small gap.
+        lost = wiring.stop_gradient(shift(xp, above) - above + here * self.gaps)
+        lost = wiring.cumulative_sum(lost, -1)
         if self.tied is not None:
             above = above - 0.5 * self.tied
         x = xp.astype(self.scores.sorted_items, xp.float64)
-        step, rise = (take_along(wiring, a, place, axis=-1) - a for a in (x, above))
+        step, rise, rest = (take_along(wiring, a, place, axis=-1) - a for a in (x, above, lost))
         tau = self.tau if isinstance(self.tau, float) else self.tau[..., 0]
-        return -_bounded(self.scores, 2 * rise + (2 * here + 1) * step) / tau
+        return -_bounded(self.scores, 2 * (rise + rest) + (2 * here + 1) * step) / tau
 
 
 def _costs_from(scores: SortedScores, here: Array, there: Array, gaps: Array) -> Array:
