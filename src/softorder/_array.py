@@ -105,8 +105,10 @@ class Wiring:
             may depend on them: an exported one.
         has_float64: Whether there is float64 now; `xp.float64` is float32 if not.
         is_recording: Whether what is computed now can be differentiated later.
-        records_on_tapes: Whether derivatives are recorded on tapes that come and go. What one
-            recorded is a constant for the next, so that nothing with a gradient can be kept.
+        outlives: Whether what is computed now can be used again after it was differentiated. Not
+            if a backward pass frees what it went through, or belongs to a tape.
+        copy: The same values in memory of their own, differentiable; the array itself where none
+            can be changed in place.
         read: `(x, name)` returns the array to compute with for an argument: what a variable holds.
             It refuses an array of unknown shape. None where arguments are arrays as they come.
         stop_gradient: The same values, constant for every derivative.
@@ -132,7 +134,6 @@ class Wiring:
         native: The products of the native kernel, differentiable. None likewise.
         is_plain: Whether the native kernel can read these arrays and its derivatives will do
             (no forward mode, no vmap).
-        version: How often an array was changed in place; None where that is not counted.
         logsumexp: `(x, axis)` gives log(sum(exp(x))); x may hold -inf.
         cumulative_sum: `(x, axis)` as in the standard, in a form that a compiler can trace.
         normal_cdf: The distribution function of the standard normal distribution.
@@ -159,7 +160,6 @@ class Wiring:
     matmul: Callable[[Array, Array], Array]
     checkpoint: Callable[..., Array]
     is_plain: Callable[..., bool]
-    version: Callable[[Array], int | None]
     logsumexp: Callable[[Array, int], Array]
     cumulative_sum: Callable[[Array, int], Array]
     normal_cdf: Callable[[Array], Array]
@@ -174,7 +174,8 @@ class Wiring:
     varied_shapes: bool = True
     is_open: Callable[[Sequence[int]], bool] = lambda sizes: False
     has_float64: Callable[[], bool] = lambda: True
-    records_on_tapes: bool = False
+    outlives: Callable[[], bool] = lambda: True
+    copy: Callable[[Array], Array] = lambda x: x
     read: Callable[[Array, str], Array] | None = None
     random_source: str = "generator"
     scan: Callable[[Array, Array], Array] | None = None
@@ -230,7 +231,7 @@ NUMPY = Wiring(
     matmul=numpy.matmul,
     checkpoint=lambda function, *arrays: function(*arrays),
     is_plain=_numpy_is_plain,
-    version=lambda x: None,
+    copy=numpy.copy,
     logsumexp=scipy.special.logsumexp,
     cumulative_sum=numpy.cumsum,
     normal_cdf=scipy.special.ndtr,
@@ -332,6 +333,12 @@ def read(x: Array, name: str) -> Array:
     """Return x as the array to compute with: of a variable, what it holds now."""
     wiring = find_wiring(x)
     return x if wiring is None or wiring.read is None else wiring.read(x, name)
+
+
+def own_copy(x: Any) -> Any:
+    """Return a copy of an array that someone could change in place; anything else as it is."""
+    wiring = find_wiring(x)
+    return x if wiring is None else wiring.copy(x)
 
 
 def slices(rows: Array, height: int) -> list[Array]:

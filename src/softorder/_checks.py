@@ -48,14 +48,6 @@ def mixed_frameworks(first: str, first_framework: str, second: str, second_frame
     )
 
 
-def changed_scores() -> str:
-    return message(
-        "the scores of a soft permutation must stay as they are for as long as it is used",
-        "scores that were changed in place",
-        "Make the permutation again, or from a copy: relaxation(scores.clone()).",
-    )
-
-
 def unknown_shape(name: str, shape: object) -> str:
     return message(
         f"the shape of {name} must be known when a graph is traced",

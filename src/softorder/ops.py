@@ -29,7 +29,7 @@ from softorder.kernels.distances import squared_distances
 from softorder.kernels.places import quantile_places
 from softorder.permutation import SoftPermutation
 from softorder.relaxations import SoftSort
-from softorder.relaxations.base import Relaxation
+from softorder.relaxations.base import Relaxation, brief_permutation
 
 How: TypeAlias = Any
 """A temperature for SoftSort (a number or an array), or a relaxation."""
@@ -439,7 +439,7 @@ def as_relaxation(how: How) -> Any:
 def _permutation(relaxation: Any, scores: Array, dim: int, mask: Array | None) -> SoftPermutation:
     if not hasattr(relaxation, "permutation"):
         raise TypeError(_not_offered(relaxation, "a permutation matrix", ["permutation"]))
-    return relaxation.permutation(scores, dim=dim, mask=mask)
+    return brief_permutation(relaxation, scores, dim, mask)
 
 
 def _not_offered(relaxation: Any, what: str, methods: list[str]) -> str:

@@ -19,6 +19,7 @@ from softorder._array import (
     device_of,
     find_wiring,
     move_axis,
+    own_copy,
     read,
     wide_dtype,
     widen,
@@ -116,16 +117,27 @@ class SoftPermutation(_MatrixLike):
         array([4.64, 4.06, 2.35])
     """
 
-    def __init__(self, matrix: Operator, *, dim: int, scores: Array, recipe: Recipe) -> None:
+    def __init__(
+        self,
+        matrix: Operator,
+        renew: Callable[[], Operator],
+        *,
+        dim: int,
+        scores: Array,
+        recipe: Recipe,
+    ) -> None:
         """Wrap an operator of the kernels; relaxations do this.
 
         Args:
             matrix: The operator, in the kernels' layout (batch first, items last).
+            renew: Gives the same operator, without what the first has computed with a gradient.
             dim: The dimension of the scores that held the items, counted from the end.
-            scores: The scores as they came.
+            scores: The scores as they came; no one else may change them.
             recipe: How the operator was made of them.
         """
         self._built: Operator | None = matrix
+        self._renew: Callable[[], Operator] = renew
+        self._is_used = False
         self._trace: object = None
         self._dim = dim
         self._scores = scores
@@ -133,12 +145,12 @@ class SoftPermutation(_MatrixLike):
 
     @classmethod
     def again(
-        cls, relaxation: Any, scores: Any, mask: Any, *, dim: int, views: tuple[str, ...]
+        cls, relaxation: Any, scores: Any, mask: Any, dim: int, views: tuple[str, ...]
     ) -> SoftPermutation:
         """Return a permutation that is made when it is first asked for something.
 
-        For a framework that takes objects apart and puts them together: until then the arguments
-        may be anything.
+        For pickle, and for a framework that takes objects apart and puts them together: until then
+        the arguments may be anything.
 
         Args:
             relaxation: As in `Recipe`.
@@ -152,17 +164,43 @@ class SoftPermutation(_MatrixLike):
         P._recipe = Recipe(relaxation, mask, views)
         return P
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        recipe = self._recipe
+        made_of = recipe.relaxation, self._scores, recipe.mask, self._dim, recipe.views
+        return SoftPermutation.again, made_of
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SoftPermutation:
+        """Return P itself: it never changes. A copy of its scores would lose their gradient."""
+        return self
+
     @property
     def _operator(self) -> Operator:
+        """The operator, for what is no product: its shape, its order."""
         if self._built is not None and self._trace is None:
             return self._built
         trace = wiring_of(scores=self._scores).trace()
         # What one traced program computes is unknown to another.
         if self._built is None or self._trace != trace:
-            self._built, self._trace = self._make(), trace
+            P = self._make()
+            self._built, self._renew, self._is_used = P._built, P._renew, False
+            self._trace = trace
         return self._built
 
-    def _make(self) -> Operator:
+    def _use(self) -> Operator:
+        """Return the operator for one product, which can then be differentiated by itself.
+
+        Operators keep what products have in common. A backward pass through one product would free
+        that for the others: each has an operator of its own, except for the order.
+        """
+        operator = self._operator
+        if operator.wiring.outlives():
+            return operator
+        if self._is_used:
+            operator = self._built = self._renew()
+        self._is_used = True
+        return operator
+
+    def _make(self) -> SoftPermutation:
         how, recipe = self._recipe.relaxation, self._recipe
         # One that takes a matrix instead of scores has neither dimension nor mask.
         if hasattr(how, "permutation"):
@@ -171,7 +209,7 @@ class SoftPermutation(_MatrixLike):
             P = how(self._scores)
         for view in recipe.views:
             P = getattr(P, view)()
-        return P._operator
+        return P
 
     @property
     def _dtype(self) -> Any:
@@ -192,13 +230,12 @@ class SoftPermutation(_MatrixLike):
     def order(self) -> Array:
         """The exact argsort, decreasing, along the scores' own `dim`; masked items last."""
         # A copy: the kernels trust the order, and whoever asks for it may write to it.
-        order = self._operator.order
-        return self._along_dim(self._operator.wiring.xp.asarray(order, copy=True))
+        return self._along_dim(own_copy(self._operator.order))
 
     @property
     def sorted(self) -> Array:
         """The exact sort of the scores, decreasing, along their own `dim`; 0 where masked."""
-        return self._along_dim(self._cast(self._operator.sorted()))
+        return self._along_dim(self._cast(self._use().sorted()))
 
     @property
     def T(self) -> TransposedPermutation:
@@ -232,7 +269,7 @@ class SoftPermutation(_MatrixLike):
         """
         index = self._row_index(rows)
         n = self.shape[-1]
-        y = self._permute(x, dim, n, self._keep_items, lambda v: self._operator.apply(v, index))
+        y = self._permute(x, dim, n, self._keep_items, lambda v: self._use().apply(v, index))
         if not _is_single(rows):
             return y
         return self._operator.wiring.xp.squeeze(y, axis=_checks.check_dim(dim, x.ndim))
@@ -248,16 +285,16 @@ class SoftPermutation(_MatrixLike):
             >>> so.SoftSort(0.1)(np.array([2.0, 5.0, 4.0])).sort_scores()
             array([4.9999546 , 4.00004539, 2.        ])
         """
-        y = self._operator.sort_scores()
+        y = self._use().sort_scores()
         return self.apply(self._scores, self._dim) if y is None else self._along_dim(self._cast(y))
 
     def matrix(self) -> Array:
         """Build the dense matrix, (..., n, n): positions and items are the last two dimensions."""
-        return self._cast(self._operator.rows())
+        return self._cast(self._use().rows())
 
     def log_matrix(self) -> Array:
         """Build log P, (..., n, n), accurate where P underflows; -inf where P is zero."""
-        return self._cast(self._operator.log_rows())
+        return self._cast(self._use().log_rows())
 
     def rows(self, i: Any) -> Array:
         """Build the rows i alone.
@@ -269,7 +306,7 @@ class SoftPermutation(_MatrixLike):
         Returns:
             (..., k, n), or (..., n) for an int.
         """
-        block = self._cast(self._operator.rows(self._row_index(i)))
+        block = self._cast(self._use().rows(self._row_index(i)))
         return block[..., 0, :] if _is_single(i) else block
 
     def log_prob(self, permutation: Array) -> Array:
@@ -297,11 +334,11 @@ class SoftPermutation(_MatrixLike):
         concrete = wiring.is_concrete(permutation)
         _checks.check_permutation(wiring.xp, permutation, n, batch, concrete)
         permutation = wiring.xp.astype(permutation, wiring.xp.int64)
-        return self._cast(self._operator.log_prob(permutation))
+        return self._cast(self._use().log_prob(permutation))
 
     def entropy(self) -> Array:
         """Return the entropy of each row (in nats), along the scores' own `dim`; 0 when hard."""
-        return self._along_dim(self._cast(self._operator.entropy()))
+        return self._along_dim(self._cast(self._use().entropy()))
 
     def marginal_error(self) -> Array:
         """Return how far P is from doubly stochastic: the largest error of a row or column sum.
@@ -317,19 +354,20 @@ class SoftPermutation(_MatrixLike):
             >>> float(so.SoftSort(1.0)(np.array([2.0, 5.0, 4.0])).marginal_error().round(2))
             0.04
         """
-        xp, valid = self._operator.wiring.xp, self._operator.valid
-        ones = xp.ones(self._operator.shape, dtype=self._wide_dtype, device=device_of(self._scores))
+        operator = self._use()
+        xp, valid = operator.wiring.xp, operator.valid
+        ones = xp.ones(operator.shape, dtype=self._wide_dtype, device=device_of(self._scores))
         items = ones if valid is None else xp.where(valid, ones, 0.0)
         positions = self._keep_positions(ones[..., None])
-        rows = self._operator.apply(items[..., None]) - positions
-        columns = self._operator.apply_transposed(positions) - items[..., None]
+        rows = operator.apply(items[..., None]) - positions
+        columns = operator.apply_transposed(positions) - items[..., None]
         none = xp.zeros((*self.shape[:-2], 1, 1), dtype=rows.dtype, device=device_of(self._scores))
         errors = xp.concat([xp.abs(rows), xp.abs(columns), none], axis=-2)
         return self._cast(xp.max(errors, axis=(-2, -1)))
 
     def hard(self) -> SoftPermutation:
         """Return the exact permutation as a SoftPermutation; stable at ties, masked items last."""
-        return self._with(Hard(self._operator, self._wide_dtype), "hard")
+        return self._with(lambda soft: Hard(soft, self._wide_dtype), "hard")
 
     def straight_through(self) -> SoftPermutation:
         """Return a SoftPermutation with the values of `hard()` and this one's gradient.
@@ -337,27 +375,34 @@ class SoftPermutation(_MatrixLike):
         It is the matrix that is replaced: in `P.straight_through() @ v` the scores receive the
         soft gradient, and v that of the exact permutation (which knows no ties).
         """
-        hard = Hard(self._operator, self._wide_dtype)
-        return self._with(StraightThrough(hard, self._operator), "straight_through")
+        return self._with(
+            lambda soft: StraightThrough(Hard(soft, self._wide_dtype), soft), "straight_through"
+        )
 
     def flip(self) -> SoftPermutation:
         """Return the same rows in increasing order of the scores; masked items stay last."""
-        return self._with(Flipped(self._operator), "flip")
+        return self._with(Flipped, "flip")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={self.shape}, dtype={self._dtype}, dim={self._dim})"
 
-    def _with(self, matrix: Operator, view: str) -> SoftPermutation:
-        """Return a permutation like this one of another matrix, which a method makes of this."""
-        recipe = replace(self._recipe, views=(*self._recipe.views, view))
-        return SoftPermutation(matrix, dim=self._dim, scores=self._scores, recipe=recipe)
+    def _with(self, view: Callable[[Operator], Operator], name: str) -> SoftPermutation:
+        """Return a permutation like this one, with a view of its matrix; a method has that name."""
+        matrix, recipe, renew = view(self._use()), self._recipe, self._renew
+        return SoftPermutation(
+            matrix,
+            lambda: view(renew()),
+            dim=self._dim,
+            scores=self._scores,
+            recipe=replace(recipe, views=(*recipe.views, name)),
+        )
 
     @property
     def _wide_dtype(self) -> Any:
         return wide_dtype(self._operator.wiring.xp, self._dtype)
 
     def _matmul(self, v: Array) -> Array:
-        return self._multiply(v, self._keep_items, self._operator.apply)
+        return self._multiply(v, self._keep_items, lambda v: self._use().apply(v))
 
     def _multiply(self, v: Array, keep: _Step, product: _Step) -> Array:
         """Apply a product of the kernels under the rules of matmul."""
@@ -486,7 +531,7 @@ class TransposedPermutation(_MatrixLike):
             dim,
             P.shape[-1] if index is None else index.shape[-1],
             lambda v: P._keep_positions(v, index),
-            lambda v: P._operator.apply_transposed(v, index),
+            lambda u: P._use().apply_transposed(u, index),
         )
 
     def matrix(self) -> Array:
@@ -499,7 +544,7 @@ class TransposedPermutation(_MatrixLike):
 
     def _matmul(self, v: Array) -> Array:
         P = self._permutation
-        return P._multiply(v, P._keep_positions, P._operator.apply_transposed)
+        return P._multiply(v, P._keep_positions, lambda u: P._use().apply_transposed(u))
 
 
 def _bounds(rows: slice, n: int) -> tuple[int, int, int]:

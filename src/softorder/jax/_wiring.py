@@ -175,7 +175,6 @@ JAX = Wiring(
     matmul=functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST),
     checkpoint=_checkpoint,
     is_plain=_is_plain,
-    version=lambda x: None,
     logsumexp=jax.scipy.special.logsumexp,
     cumulative_sum=jnp.cumsum,
     normal_cdf=lambda x: 0.5 * jax.scipy.special.erfc(-math.sqrt(0.5) * x),

@@ -103,7 +103,7 @@ class RowSoftmax(OfScores, Rows):
         self.logits = logits
 
     def log_rows(self, rows: Array | None = None) -> Array:
-        apart, logits = self.scores.apart(rows), self.logits(self.scores.settled(), rows)
+        apart, logits = self.scores.apart(rows), self.logits(self.scores, rows)
         _checks.check_logits(logits, apart.shape)
         logits = self.wiring.xp.where(apart, -math.inf, logits)
         padding = pick(self.wiring, self.scores.position_block, rows)[..., :, None] == MASKED

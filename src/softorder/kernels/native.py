@@ -70,7 +70,8 @@ class Native(OfScores):
         """
         self._prefix, self._power, self._rebuild = prefix, power, rebuild
         self._problem: NativeProblem | None = None
-        if self.wiring.is_plain(self.scores.scores):
+        is_sorted = self.scores.plain_positions is not None
+        if not is_sorted and self.wiring.is_plain(self.scores.scores):
             self._sort(self.scores.scores)
 
     def _sort(self, x: Array) -> None:

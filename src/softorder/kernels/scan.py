@@ -59,7 +59,7 @@ class Scan(OfScores):
         return y if rows is None else take_along(self.wiring, y, rows[..., None], axis=-2)
 
     def sort_scores(self, *, flip: bool = False) -> Array | None:
-        scores, xp = self.scores.settled(), self.wiring.xp
+        scores, xp = self.scores, self.wiring.xp
         sums = Recurrence(self.wiring, scores, self.scale, self.kernel)
         # The scores are in order already, and an infinite one has weight in its own block alone.
         y = xp.squeeze(sums.means(scores.sorted_items[..., None]), axis=-1)
@@ -74,7 +74,7 @@ class Scan(OfScores):
         return self._spread(u)
 
     def log_prob(self, permutation: Array) -> Array:
-        wiring, xp, scores = self.wiring, self.wiring.xp, self.scores.settled()
+        wiring, xp, scores = self.wiring, self.wiring.xp, self.scores
         chosen = take_along(wiring, scores.items, permutation, axis=-1)
         block = take_along(wiring, scores.block, permutation, axis=-1)
         u = (scores.positions - chosen) / self._scale_like(scores.positions)

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from softorder import _checks
 from softorder._array import Array, Wiring, arange_like, count_valid, device_of, take_along, widen
 from softorder.kernels.ties import Ties, find_ties
 
@@ -23,20 +22,11 @@ class Kept:
         self._wiring = wiring
         self._trace = wiring.trace()
         self._value: Any = None
-        self._given: Any = None
         self._constant = constant
         self._has_gradient = False
 
-    def give(self, value: Any) -> None:
-        """Keep a value that was made elsewhere, for one who asks no longer than it is good."""
-        self._given = value
-
     def get(self, make: Callable[[], Any]) -> Any:
         """Return what `make` gives. It is not held: a cycle would keep memory from being freed."""
-        if self._given is not None:
-            return self._given
-        if not self._constant and self._wiring.records_on_tapes:
-            return make()
         recording = not self._constant and self._wiring.is_recording()
         if self._value is not None and (self._has_gradient or not recording):
             return self._value
@@ -66,7 +56,6 @@ class SortedScores:
         self.wiring = wiring
         self.valid = valid
         self._scores = widen(wiring.xp, scores)
-        self._version = wiring.version(self._scores)
         self.shape = tuple(self._scores.shape)
         self.dtype = self._scores.dtype
         self.device = device_of(self._scores)
@@ -82,9 +71,6 @@ class SortedScores:
     @property
     def scores(self) -> Array:
         """The scores as they came, half types widened."""
-        # Part of what follows from them may have been computed already.
-        if self._version != self.wiring.version(self._scores):
-            raise RuntimeError(_checks.changed_scores())
         return self._scores
 
     @property
@@ -184,17 +170,13 @@ class SortedScores:
             start = start + count
         return begin, size
 
-    def settled(self) -> SortedScores:
-        """Return the same scores for one product: positions that cannot be kept are found once."""
-        if not self.wiring.records_on_tapes or self._window is not None:
-            return self
-        settled = copy.copy(self)
-        for name in ("_items", "_sorted_items", "_positions"):
-            setattr(settled, name, Kept(self.wiring))
-        settled._items.give(settled.items)
-        settled._sorted_items.give(settled.sorted_items)
-        settled._positions.give(settled.positions)
-        return settled
+    def renewed(self) -> SortedScores:
+        """Return the same scores in the same order, without what was computed with a gradient."""
+        scores = copy.copy(self)
+        scores._items = Kept(self.wiring)
+        scores._sorted_items = Kept(self.wiring)
+        scores._positions = Kept(self.wiring)
+        return scores
 
     def sorted(self) -> Array:
         """Return the scores in decreasing order, infinities included, 0 where masked."""
@@ -212,9 +194,8 @@ class SortedScores:
         window._order.get(lambda: self.order)
         window._blocks.get(lambda: (self.position_block[..., start:stop], self.position_block))
         window._ties.get(lambda: (self.ties,))
-        settled = self.settled()
-        window._sorted_items.give(settled.sorted_items)
-        window._positions.give(settled.positions)
+        window._sorted_items.get(lambda: self.sorted_items)
+        window._positions.get(lambda: self.positions)
         window._window = slice(start, stop)
         return window
 

@@ -50,5 +50,7 @@ RECORDING: Wiring = dataclasses.replace(
     by_parts=_by_parts,
     scan=_rules.scan,
     native=NativeProducts(),
+    # A recorded array is never changed in place.
+    copy=lambda x: x if isinstance(x, Recorded) else VALUES.copy(x),
 )
 register(Recorded, RECORDING)

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, TypeVar
 
 from softorder import _checks
-from softorder._array import Array, cast, find_wiring, move_axis, read, wide_dtype, wiring_of
+from softorder._array import (
+    Array,
+    cast,
+    find_wiring,
+    move_axis,
+    own_copy,
+    read,
+    wide_dtype,
+    wiring_of,
+)
+from softorder._config import chosen_kernel, config
 from softorder.kernels.operator import Operator
 from softorder.kernels.scores import FINITE, MASKED, SortedScores
 from softorder.permutation import Recipe, SoftPermutation
+
+_Own = TypeVar("_Own")
 
 
 class Relaxation:
@@ -58,12 +71,32 @@ class PermutationRelaxation(Relaxation, ABC):
             mask: True where an item takes part; broadcasts to the shape of the scores.
 
         Returns:
-            A lazy matrix of shape (..., n, n); nothing of that size is computed here.
+            A lazy matrix of shape (..., n, n); nothing of that size is computed here. It has copies
+            of the scores, the mask and a temperature that is an array: what happens to these later
+            does not change it.
         """
+        how, scores, mask = snapshot(self), own_copy(read(scores, "scores")), own_copy(mask)
+        return how.brief_permutation(scores, dim=dim, mask=mask)
+
+    def brief_permutation(
+        self, scores: Array, *, dim: int = -1, mask: Array | None = None
+    ) -> SoftPermutation:
+        """The same without copies, for one who has let go of it before anything can change."""
         scores = read(scores, "scores")
         ready, dim = prepare(scores, "scores", dim, mask)
-        recipe = Recipe(self, mask)
-        return SoftPermutation(self.operator(ready), dim=dim, scores=scores, recipe=recipe)
+        kernel = chosen_kernel()
+
+        def renew() -> Operator:
+            with config(kernel=kernel):
+                return self.operator(ready.renewed())
+
+        return SoftPermutation(
+            self.operator(ready),
+            renew,
+            dim=dim,
+            scores=scores,
+            recipe=Recipe(self, mask),
+        )
 
     def __call__(
         self, scores: Array, *, dim: int = -1, mask: Array | None = None
@@ -136,6 +169,27 @@ class SortRelaxation(Relaxation, ABC):
         y = xp.where(ready.position_block == FINITE, self.values(ready), exact)
         y = _clean(ready, y if descending else -y)
         return _finish(ready, y, place, values.dtype)
+
+
+def brief_permutation(
+    relaxation: Any, scores: Array, dim: int, mask: Array | None
+) -> SoftPermutation:
+    """Return the permutation for one operation; a class may have a `permutation` of its own."""
+    if getattr(type(relaxation), "permutation", None) is PermutationRelaxation.permutation:
+        return relaxation.brief_permutation(scores, dim=dim, mask=mask)
+    return relaxation.permutation(scores, dim=dim, mask=mask)
+
+
+def snapshot(relaxation: _Own) -> _Own:
+    """Return a relaxation whose arrays no one else can change."""
+    if not dataclasses.is_dataclass(relaxation):
+        return relaxation
+    arrays = {}
+    for field in dataclasses.fields(relaxation):
+        value = getattr(relaxation, field.name)
+        if (copied := own_copy(value)) is not value:
+            arrays[field.name] = copied
+    return dataclasses.replace(relaxation, **arrays) if arrays else relaxation
 
 
 def prepare(

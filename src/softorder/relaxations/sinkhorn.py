@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from softorder import _checks
-from softorder._array import Array, Wiring, device_of, take_along, widen, wiring_of
+from softorder._array import Array, Wiring, device_of, own_copy, take_along, widen, wiring_of
 from softorder.kernels.balance import Balance
 from softorder.kernels.dense import Rows
 from softorder.kernels.host import assign
 from softorder.permutation import Recipe, SoftPermutation
-from softorder.relaxations.base import Relaxation, check_temperature
+from softorder.relaxations.base import Relaxation, check_temperature, snapshot
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +71,17 @@ class Sinkhorn(Relaxation):
         xp = wiring.xp
         if wiring.is_concrete(matrix):
             _checks.check_not_certain(xp, matrix)
+        how, matrix = snapshot(self), own_copy(matrix)
+        return SoftPermutation(
+            how._match(wiring, matrix),
+            lambda: how._match(wiring, matrix),
+            dim=-1,
+            scores=matrix,
+            recipe=Recipe(how),
+        )
+
+    def _match(self, wiring: Wiring, matrix: Array) -> _Matching:
+        xp = wiring.xp
         logits = xp.astype(matrix, xp.float64) / self._temperature(wiring, matrix)
         # A NaN spoils its own matrix, all of it.
         spoiled = xp.any(xp.isnan(logits), axis=(-2, -1), keepdims=True)
@@ -83,8 +94,7 @@ class Sinkhorn(Relaxation):
         else:
             log_p = balance.converge(start, self.tolerance)
         dtype = widen(xp, matrix).dtype
-        matching = _Matching(wiring, logits, xp.astype(log_p, dtype))
-        return SoftPermutation(matching, dim=-1, scores=matrix, recipe=Recipe(self))
+        return _Matching(wiring, logits, xp.astype(log_p, dtype))
 
     def _temperature(self, wiring: Wiring, matrix: Array) -> Any:
         """Return tau ready to divide (..., n, n) in float64."""

@@ -106,7 +106,7 @@ TENSORFLOW = Wiring(
     is_concrete=_is_concrete,
     is_on_cpu=lambda x: "GPU" not in x.device,
     is_recording=lambda: True,
-    records_on_tapes=True,
+    outlives=lambda: False,
     read=_read,
     stop_gradient=tf.stop_gradient,
     take_along_axis=_take_along_axis,
@@ -115,7 +115,6 @@ TENSORFLOW = Wiring(
     # Not tf.recompute_grad: what a function holds, other than variables, would lose its gradient.
     checkpoint=lambda function, *arrays: function(*arrays),
     is_plain=lambda *arrays: False,
-    version=lambda x: None,
     logsumexp=lambda x, axis: tf.reduce_logsumexp(x, axis=axis),
     cumulative_sum=lambda x, axis: tf.cumsum(x, axis=axis),
     normal_cdf=lambda x: 0.5 * tf.math.erfc(-math.sqrt(0.5) * x),

@@ -54,6 +54,11 @@ def is_concrete(x: torch.Tensor) -> bool:
     return x.device.type == "cpu" and has_values(x)
 
 
+def outlives() -> bool:
+    """Tell whether no backward pass will free what is computed now: a compiler has one for all."""
+    return torch.compiler.is_compiling() or not torch.is_grad_enabled()
+
+
 @torch.compiler.assume_constant_result
 def _has_level() -> bool:
     return maybe_current_level() is not None
@@ -84,10 +89,3 @@ def _is_plain_tensor(x: torch.Tensor) -> bool:
         and (forward_ad._current_level < 0 or forward_ad.unpack_dual(x).tangent is None)
         and not is_legacy_batchedtensor(x)
     )
-
-
-def version(x: torch.Tensor) -> int | None:
-    """Return how often x was changed in place; None where that is not counted."""
-    if torch.compiler.is_compiling() or is_functorch_wrapped_tensor(x) or x.is_inference():
-        return None
-    return x._version

@@ -111,7 +111,8 @@ TORCH = Wiring(
     matmul=_matmul,
     checkpoint=_checkpoint,
     is_plain=_tracing.is_plain,
-    version=_tracing.version,
+    outlives=_tracing.outlives,
+    copy=torch.clone,
     logsumexp=torch.logsumexp,
     cumulative_sum=torch.cumsum,
     # Not torch.special.ndtr, which has no second derivative in forward mode.
