@@ -31,6 +31,17 @@ value when it is compiled. What is missing is an error that says so.
 | TensorFlow | `GradientTape`, nested | no: the same scan in operations | `tf.function` |
 | NumPy | `softorder.vjp` | yes | |
 
+- **Half precision** is computed in float32. Results have the dtype of the scores, except for `rank`
+  and `argsort`, which are float32: bfloat16 cannot count past 256, and float16 not past 2,048.
+- **A soft permutation is a snapshot**: `P = SoftSort(tau)(x)` copies scores, mask and a tau that is
+  an array, O(n), where a framework lets them be changed in place. The operations copy nothing. Each
+  product of P can be differentiated by itself, in any order, without `retain_graph=True`; for that,
+  `OptimalTransportSort` and `Sinkhorn` iterate again for each product that has a gradient. P can be
+  pickled; it never changes, and so `copy.deepcopy(P)` is P.
+- **Lists** are refused, where NumPy and SciPy convert them: which framework they belong to is not
+  known. Pass `torch.tensor([...])`, `jnp.array([...])`, `tf.constant([...])` or
+  `numpy.array([...])`; of a list of tensors, `torch.stack(...)`. Several `q` of a quantile and the
+  rows of `P.rows` are numbers, and may stand in a list.
 - **JAX without 64-bit types**, which is its default: sums are added up in float32, except in the
   native kernel, which computes in float64 inside. Where that cannot serve, on other devices and for
   derivatives other than the first in reverse mode, `"square"` takes tiles, in O(n²) time, for its

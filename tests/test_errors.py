@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
 import softorder as so
@@ -15,7 +16,128 @@ POINTS = torch.ones(4, 2)
 LABELS = torch.tensor([0, 1, 0, 1])
 
 CASES = {
-    "tau zero": (lambda: so.sort(X, 0), ValueError, "tau must be positive", "0", "hard()"),
+    "tau zero": (lambda: so.sort(X, 0.0), ValueError, "tau must be positive", "0", "hard()"),
+    "tau zero that may be a dimension": (
+        lambda: so.sort(X, 0),
+        ValueError,
+        "tau where torch.sort has dim",
+        "0",
+        "dim=0. For the hard limit",
+    ),
+    "tau below zero that may be a dimension": (
+        lambda: so.topk(X, 2, -1),
+        ValueError,
+        "tau where torch.topk has dim",
+        "-1",
+        "dim=-1.",
+    ),
+    "tau that is no float": (
+        lambda: so.sort(X, so.SoftSort(10**400)),
+        ValueError,
+        "tau must be positive and finite",
+        "int 1000",
+        "hard()",
+    ),
+    "tau by its own name": (
+        lambda: so.sort(X, tau=0.1),  # pyright: ignore[reportCallIssue]
+        TypeError,
+        "sort has the arguments x, how, dim, descending, by, mask",
+        "tau=float 0.1",
+        "Write how= in place of tau=",
+    ),
+    "axis for dim": (
+        lambda: so.quantile(X, 0.5, axis=0),  # pyright: ignore[reportCallIssue]
+        TypeError,
+        "quantile has the arguments",
+        "axis=int 0",
+        "Write dim= in place of axis=",
+    ),
+    "an argument that only torch has": (
+        lambda: so.topk(X, 1, sorted=True),  # pyright: ignore[reportCallIssue]
+        TypeError,
+        "topk has the arguments x, k, how, dim, largest, mask",
+        "sorted=bool True",
+        "Leave it out",
+    ),
+    "a place for the result": (
+        lambda: so.median(X, out=X),  # pyright: ignore[reportCallIssue]
+        TypeError,
+        "median has the arguments",
+        "out=Tensor of shape (2, 3)",
+        "Use the result",
+    ),
+    "an index": (lambda: P[0], TypeError, "no entries to index", "SoftPermutation[0]", "P.rows(0)"),
+    "an index of the transpose": (
+        lambda: P.T[0, 1],
+        TypeError,
+        "no entries to index",
+        "[(0, 1)]",
+        "P.matrix()",
+    ),
+    "rows one after the other": (lambda: list(P), TypeError, "no entries", "[0]", "P.rows"),  # pyright: ignore
+    "a sparse tensor": (
+        lambda: so.sort(X.to_sparse()),
+        TypeError,
+        "x must be a dense array",
+        "layout torch.sparse_coo",
+        "x.to_dense()",
+    ),
+    "a sparse v": (
+        lambda: P @ torch.ones(3).to_sparse(),
+        TypeError,
+        "v must be a dense array",
+        "layout torch.sparse_coo",
+        "v.to_dense()",
+    ),
+    "a sparse array": (
+        lambda: so.rank(scipy.sparse.coo_array(np.eye(3))),
+        TypeError,
+        "x must be an array of numpy",
+        "coo_array of shape (3, 3)",
+        "toarray()",
+    ),
+    "a list of tensors": (
+        lambda: so.sort([torch.tensor(1.0), torch.tensor(2.0)]),
+        TypeError,
+        "x must be an array",
+        "list [tensor(1.), tensor(2.)]",
+        "torch.stack",
+    ),
+    "dim none": (
+        lambda: so.sort(X, dim=None),  # pyright: ignore[reportArgumentType]
+        TypeError,
+        "dim must be an integer",
+        "NoneType None",
+        "x.reshape(-1)",
+    ),
+    "an unknown interpolation": (
+        lambda: so.quantile(X, 0.5, interpolation="cubic"),
+        ValueError,
+        "'linear', 'lower', 'higher', 'nearest', 'midpoint'",
+        "'cubic'",
+        "torch.quantile",
+    ),
+    "integer keys": (
+        lambda: so.sort(X, by=X.long()),
+        TypeError,
+        "by must have a real floating dtype",
+        "torch.int64",
+        "by.to(torch.float32)",
+    ),
+    "knn with no neighbour": (
+        lambda: so.knn(POINTS, POINTS, 0),
+        ValueError,
+        "k must lie in [1, 4]",
+        "0",
+        "at least 1",
+    ),
+    "knn with square one-hot labels": (
+        lambda: so.knn(POINTS, POINTS, 1, labels=torch.eye(4, dtype=torch.int64)),
+        ValueError,
+        "the shape of labels must broadcast to (4,)",
+        "shape (4, 4)",
+        "labels.argmax(-1)",
+    ),
     "tau negative": (lambda: so.SoftSort(-1), ValueError, "tau must be positive", "-1", "hard()"),
     "tau nan": (
         lambda: so.rank(X, float("nan")),
@@ -73,8 +195,8 @@ CASES = {
         "shape ()",
         "reduce nothing",
     ),
-    "k above n": (lambda: so.topk(X, 4), ValueError, "k must lie in [1, 3]", "4", "only 3"),
-    "k zero": (lambda: so.topk(X, 0), ValueError, "k must lie in [1, 3]", "0", "at least one"),
+    "k above n": (lambda: so.topk(X, 4), ValueError, "k must lie in [0, 3]", "4", "only 3"),
+    "k negative": (lambda: so.topk(X, -1), ValueError, "k must lie in [0, 3]", "-1", "at least 0"),
     "k fractional": (
         lambda: so.topk_mask(X, 1.5),  # pyright: ignore[reportArgumentType]
         TypeError,
@@ -208,7 +330,7 @@ CASES = {
     "a list": (
         lambda: so.sort([3.0, 1.0]),
         TypeError,
-        "scores must be an array of numpy or torch",
+        "x must be an array of numpy or torch",
         "list [3.0, 1.0]",
         "numpy.asarray",
     ),
@@ -220,9 +342,9 @@ CASES = {
         "numpy.asarray",
     ),
     "a number": (
-        lambda: so.rank(torch.tensor(1.0)),
+        lambda: so.SoftSort()(torch.tensor(1.0)),
         ValueError,
-        "at least one dimension",
+        "scores must have at least one dimension",
         "0-dim",
         "reshape",
     ),
@@ -237,7 +359,7 @@ CASES = {
         lambda: so.sort(X, np.ones(2)),
         TypeError,
         "one framework",
-        "tau of numpy",
+        "x of torch and how of numpy",
         "Convert one",
     ),
     "knn with one point": (
@@ -406,16 +528,16 @@ CASES = {
     "knn with another batch of labels": (
         lambda: so.knn(POINTS, torch.ones(3, 4, 2), 1, labels=LABELS.expand(5, 4)),
         ValueError,
-        "batch dimensions of labels must broadcast with the batch shape (3,)",
-        "(5,)",
-        "first",
+        "the shape of labels must broadcast to (3, 4)",
+        "(5, 4)",
+        "(..., m)",
     ),
     "knn with no class": (
         lambda: so.knn(POINTS, POINTS, 1, labels=LABELS, num_classes=-1),
         ValueError,
         "num_classes must lie in [1,",
         "-1",
-        "at least one",
+        "at least 1",
     ),
     "knn with half a class": (
         lambda: so.knn(POINTS, POINTS, 1, labels=LABELS, num_classes="a"),  # pyright: ignore
@@ -427,7 +549,7 @@ CASES = {
     "a masked array": (
         lambda: so.sort(np.ma.masked_array(np.ones(3))),
         TypeError,
-        "scores must be an array",
+        "x must be an array",
         "MaskedArray",
         "mask=",
     ),
@@ -472,5 +594,33 @@ def test_labels_that_cannot_be_looked_at_need_num_classes():
 def test_a_failed_call_leaves_nothing_behind():
     for _ in range(3):
         with pytest.raises(ValueError, match="tau"):
-            so.sort(X, 0)
+            so.sort(X, 0.0)
         assert so.sort(X, 1e-6).equal(X.sort().values)
+
+
+@pytest.mark.parametrize(
+    ("call", "dim"), [(lambda how: so.sort(X, how), 1), (lambda how: so.topk(X, 2, how), 3)]
+)
+def test_an_integer_that_may_be_a_dimension_is_a_warning(call, dim):
+    with pytest.warns(UserWarning, match=rf"temperature tau where .* dim={dim}, .* how={dim}") as w:
+        y = call(dim)
+    assert w[0].filename == __file__
+    assert torch.equal(y, call(float(dim)))
+
+
+def test_an_integer_that_cannot_be_a_dimension_is_no_warning():
+    """Warnings are errors in this suite."""
+    so.sort(X, how=1)
+    so.topk(X, 2, how=1)
+    so.sort(X, so.SoftSort(1))
+    so.rank(X, 1)
+    so.argsort(X, 2)
+    so.median(X, 1)
+    so.topk_mask(X, 2, 1)
+    so.knn(POINTS, POINTS, 1, 2)
+    Sort(1)(X)
+
+
+def test_a_compiled_sort_takes_an_integer_for_tau():
+    compiled = torch.compile(lambda x: so.sort(x, 2), fullgraph=True, backend="eager")
+    assert torch.equal(compiled(X), so.sort(X, 2.0))

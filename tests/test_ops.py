@@ -129,6 +129,81 @@ def test_median_is_the_mean_of_the_middle_two_for_even_n():
     assert so.median(torch.ones(2, 3, 4), dim=1, keepdim=True).shape == (2, 1, 4)
 
 
+def test_torchs_median_is_the_lower_of_the_middle_two(generator):
+    x = torch.randn(5, 6, generator=generator)
+    lower = so.quantile(x, 0.5, COLD, interpolation="lower")
+    torch.testing.assert_close(lower, x.median(-1).values)
+
+
+@pytest.mark.parametrize("interpolation", ["linear", "lower", "higher", "nearest", "midpoint"])
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
+def test_interpolation_is_torchs(interpolation, n, generator):
+    x = torch.randn(3, n, generator=generator)
+    q = torch.tensor([0.0, 0.1, 0.125, 0.25, 0.375, 0.5, 0.625, 0.7, 1.0])
+    expected = torch.quantile(x, q, dim=-1, interpolation=interpolation)
+    soft = so.quantile(x, q.tolist(), COLD, interpolation=interpolation)
+    torch.testing.assert_close(soft, expected)
+
+
+@pytest.mark.parametrize("interpolation", ["lower", "higher", "midpoint"])
+def test_interpolation_does_not_look_at_a_neighbour_without_weight(interpolation):
+    s = np.array([-np.inf, 1.0, 2.0, np.inf])
+    found = so.quantile(s, [0.4, 1 / 3], COLD, interpolation=interpolation)
+    np.testing.assert_allclose(
+        found, [{"lower": 1, "higher": 2, "midpoint": 1.5}[interpolation], 1]
+    )
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("q", [0.3, [0.1, 0.9]])
+def test_without_a_dimension_a_quantile_is_that_of_all(x, q, keepdim):
+    expected = torch.quantile(x, torch.as_tensor(q), dim=None, keepdim=keepdim)
+    soft = so.quantile(x, q, COLD, dim=None, keepdim=keepdim)
+    torch.testing.assert_close(soft, expected)
+    mask = x[..., :1] > 0
+    valid = torch.quantile(x[mask.expand(x.shape)], torch.as_tensor(q))
+    soft = so.quantile(x, q, COLD, dim=None, mask=mask)
+    torch.testing.assert_close(soft, valid)
+    assert so.median(x, COLD, dim=None).shape == ()
+
+
+def test_the_top_zero_are_none(x):
+    for dim in (0, 1, -1):
+        top = so.topk(x, 0, 0.5, dim=dim)
+        assert top.shape == torch.topk(x, 0, dim=dim).values.shape
+        assert torch.equal(so.topk_mask(x, 0, 0.5, dim=dim), torch.zeros_like(x))
+    leaf = x.clone().requires_grad_()
+    (so.topk(leaf, 0, 0.5).sum() + so.topk_mask(leaf, 0, 0.5).sum()).backward()
+    assert leaf.grad is not None
+    assert leaf.grad.abs().max() == 0
+    assert so.topk(torch.ones(2, 0), 0).shape == (2, 0)
+
+
+def test_a_number_is_its_own_sort(framework):
+    x, mask = np.array(3.0), np.array(True)
+    how = so.SoftSort(0.5)
+    ours = {
+        "sort": lambda x, m: so.sort(x, how, mask=m),
+        "topk": lambda x, m: so.topk(x, 1, how, mask=m),
+        "quantile": lambda x, m: so.quantile(x, 0.3, how, mask=m),
+        "keepdim": lambda x, m: so.quantile(x, 0.3, how, keepdim=True, mask=m),
+        "median": lambda x, m: so.median(x, how, dim=0, mask=m),
+        "rank": lambda x, m: 3 * so.rank(x, how, mask=m),
+        "argsort": lambda x, m: 3 + so.argsort(x, how, mask=m),
+        "topk_mask": lambda x, m: 3 * so.topk_mask(x, 1, how, mask=m),
+    }
+    for name, operation in ours.items():
+        y = framework.value(operation, x, mask)
+        assert y.shape == (), name
+        assert y == 3.0, name
+        assert framework.value(lambda x, f=operation: f(x, None), x) == 3.0
+    _, (g,) = framework.pull(lambda x: so.sort(x, how), [x], np.array(1.0))
+    assert g == 1.0
+    for call in (lambda: so.sort(x, dim=1), lambda: so.quantile(x, 0.5, dim=1)):
+        with pytest.raises(ValueError, match=r"dim must lie in \[-1, 0\]"):
+            call()
+
+
 def test_quantile_does_not_look_at_an_infinite_neighbour_without_weight():
     s = np.array([1.0, 2.0, np.inf])
     assert so.quantile(s, 0.5, COLD) == 2.0
@@ -204,6 +279,17 @@ def test_sort_by_keys_with_features(shape, keys, dim, generator):
     )
     expected = expected.movedim(-1, dim)
     assert_close(so.sort(x, 1e-9, by=by, dim=dim), expected, VALUES)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("of_keys", [torch.float16, torch.float32, torch.float64])
+def test_sort_by_keys_has_the_dtype_of_the_values(dtype, of_keys):
+    by = torch.tensor([0.3, 0.1, 0.2], dtype=of_keys)
+    y = so.sort(torch.tensor([1.0, 2.0, 3.0], dtype=dtype), 1e-3, by=by)
+    assert y.dtype == dtype
+    assert y.tolist() == [2.0, 3.0, 1.0]
+    whole = so.sort(torch.tensor([1, 2, 3]), 1e-3, by=by)
+    assert whole.dtype == of_keys
 
 
 def test_sort_by_keys_with_a_mask():

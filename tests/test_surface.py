@@ -65,6 +65,15 @@ def test_all_is_true(module):
     assert public == set(module.__all__)
 
 
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
+def test_public_names_are_offered_for_completion(module, monkeypatch):
+    if hasattr(module, "__getattr__"):
+        # As before the first of them was asked for.
+        for name in module.__all__:
+            monkeypatch.delitem(vars(module), name, raising=False)
+    assert set(module.__all__) <= set(dir(module))
+
+
 def public_objects():
     for module in MODULES:
         for name in module.__all__:

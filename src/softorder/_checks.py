@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -32,11 +33,63 @@ def describe(value: object) -> str:
 
 
 def not_an_array(name: str, value: object, frameworks: Sequence[str]) -> str:
+    fix = "Convert it first, for example with torch.tensor(...) or numpy.asarray(...)"
+    kind = f"{type(value).__module__}.{type(value).__name__}"
+    if "Masked" in kind:
+        fix += "; what it masks goes into mask=."
+    elif "sparse" in kind.lower():
+        fix = "Make it dense first, for example with toarray() or todense()."
+    elif isinstance(value, (list, tuple)) and any(hasattr(each, "shape") for each in value):
+        fix = "Join its arrays first, for example with torch.stack(...) or numpy.stack(...)."
+    else:
+        fix += "."
+    return message(f"{name} must be an array of {' or '.join(frameworks)}", describe(value), fix)
+
+
+def not_dense(name: str, value: object) -> str:
     return message(
-        f"{name} must be an array of {' or '.join(frameworks)}",
-        describe(value),
-        "Convert it first, for example with torch.tensor(...) or numpy.asarray(...)"
-        + ("; what it masks goes into mask=." if "Masked" in type(value).__name__ else "."),
+        f"{name} must be a dense array",
+        f"{describe(value)} and layout {getattr(value, 'layout', '?')}",
+        f"Make it dense first: {name}.to_dense().",
+    )
+
+
+_ELSEWHERE = {"tau": "how", "temperature": "how", "axis": "dim", "keepdims": "keepdim"}
+
+
+def unknown_argument(operation: str, name: str, value: object, names: Sequence[str]) -> str:
+    """Say which arguments an operation has, and what another library's argument is called here."""
+    ours = _ELSEWHERE.get(name)
+    fix = "Leave it out."
+    if ours in names:
+        fix = f"Write {ours}= in place of {name}=."
+    elif name == "out":
+        fix = "Use the result: an array is never written to."
+    return message(
+        f"{operation} has the arguments {', '.join(names)}", f"{name}={describe(value)}", fix
+    )
+
+
+def check_not_dim(how: int, operation: str, *, is_silent: bool) -> None:
+    """Refuse or doubt an integer at the place of `how`, which is that of `dim` in torch."""
+    meant = f"softorder.{operation} has the temperature tau where torch.{operation} has dim"
+    if how <= 0:
+        raise ValueError(
+            message(
+                f"{meant}: tau must be positive",
+                how,
+                f"For the dimension write dim={how}. {_HARD}",
+            )
+        )
+    if is_silent:
+        return
+    warnings.warn(
+        message(
+            meant,
+            f"{how}, which is taken for tau = {how}, along the last dimension if dim= is not given",
+            f"For the dimension write dim={how}, for the temperature {float(how)} or how={how}.",
+        ),
+        stacklevel=3,
     )
 
 
@@ -96,7 +149,11 @@ def check_dim(dim: int, ndim: int) -> int:
         index = operator.index(dim)
     except TypeError:
         raise TypeError(
-            message("dim must be an integer", describe(dim), "Pass one dimension, such as dim=-1.")
+            message(
+                "dim must be an integer",
+                describe(dim),
+                "Pass one dimension, such as dim=-1; to order all of them as one, x.reshape(-1).",
+            )
         ) from None
     if not -ndim <= index < ndim:
         raise ValueError(
@@ -175,7 +232,12 @@ def check_positive_number(
             message(f"{name} must be a positive number", describe(value), fix or _NUMBER)
         )
     fix = fix or _HARD
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(
+            message(f"{name} must be positive and finite", describe(value), fix)
+        ) from None
     if not 0 < number < math.inf:
         raise ValueError(message(f"{name} must be positive and finite", value, fix))
     if number < smallest:
@@ -213,19 +275,20 @@ def check_temperatures(xp: Any, tau: Any, smallest: float, name: str = "tau") ->
         raise ValueError(message(f"every {name} must be at least {smallest:.3g} here", tau, _HARD))
 
 
-def check_count(k: Any, n: int, name: str = "k") -> int:
+def check_count(k: Any, n: int, name: str = "k", least: int = 1) -> int:
     try:
         count = operator.index(k)
     except TypeError:
         raise TypeError(
             message(f"{name} must be an integer", describe(k), "Pass how many items to select.")
         ) from None
-    if not 1 <= count <= n:
+    if not least <= count <= n:
+        few = f"Ask for at least {least}."
         raise ValueError(
             message(
-                f"{name} must lie in [1, {n}]",
+                f"{name} must lie in [{least}, {n}]",
                 count,
-                f"There are only {n} to choose from." if count > n else "Ask for at least one.",
+                f"There are only {n} to choose from." if count > n else few,
             )
         )
     return count
@@ -437,21 +500,28 @@ def check_square(shape: Sequence[int]) -> None:
         )
 
 
-def check_labels(xp: Any, labels: Any, neighbors: Sequence[int]) -> None:
-    """Check labels for neighbors of the shape (..., m)."""
+def check_labels(xp: Any, labels: Any, weights: Sequence[int]) -> None:
+    """Check labels for weights of the shape (..., q, m)."""
+    fix = "Pass labels of shape (..., m) for neighbors of shape (..., m, d)"
+    fix += "; of one-hot rows, labels.argmax(-1)."
     if not xp.isdtype(labels.dtype, "integral"):
         raise TypeError(
-            message("labels must be integers", f"dtype {labels.dtype}", "Pass class indices.")
-        )
-    if labels.ndim == 0 or labels.shape[-1] != neighbors[-1]:
-        raise ValueError(
             message(
-                f"labels must have one entry for each of the {neighbors[-1]} neighbors",
-                f"shape {tuple(labels.shape)}",
-                "Pass labels of shape (..., m) for neighbors of shape (..., m, d).",
+                "labels must be integers",
+                f"dtype {labels.dtype}",
+                "Pass class indices; of one-hot rows, labels.argmax(-1).",
             )
         )
-    check_batch(labels.shape[:-1], neighbors[:-1], "the batch dimensions of labels")
+    *batch, _, m = weights
+    if labels.ndim == 0 or labels.shape[-1] != m:
+        raise ValueError(
+            message(
+                f"labels must have one entry for each of the {m} neighbors",
+                f"shape {tuple(labels.shape)}",
+                fix,
+            )
+        )
+    check_broadcasts(labels.shape, (*batch, m), "the shape of labels", fix)
 
 
 def count_classes(xp: Any, labels: Any, num_classes: Any, concrete: bool) -> int:

@@ -1,15 +1,18 @@
 """The operations: sort, argsort, rank, top-k, quantile, nearest neighbours.
 
-Each is a few lines over a `SoftPermutation` and goes to its hard namesake as tau goes to 0. In
-all of them `how` is a temperature tau, short for `SoftSort(tau)`, or a relaxation; `dim` is the
-dimension that is ordered; `mask` is True where an item takes part, and what the others hold does
-not matter.
+Each is a few lines over a `SoftPermutation` and goes to its namesake in torch as tau goes to 0,
+except for `median`, which for even n is the mean of the middle two. In all of them `how` is a
+temperature tau, short for `SoftSort(tau)`, or a relaxation; `dim` is the dimension that is ordered;
+`mask` is True where an item takes part, and what the others hold does not matter.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from softorder import _checks, relaxations
 from softorder._array import (
@@ -34,7 +37,42 @@ from softorder.relaxations.base import Relaxation, brief_permutation
 How: TypeAlias = Any
 """A temperature for SoftSort (a number or an array), or a relaxation."""
 
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
+
+def _operation(
+    dim_habit: int | None = None,
+) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+    """Let an operation explain the arguments that users of other libraries give it.
+
+    Args:
+        dim_habit: The place of `how` where torch has `dim`: an integer there is suspect.
+    """
+
+    def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        names = tuple(inspect.signature(function).parameters)
+        name = function.__name__
+
+        @functools.wraps(function)
+        def operation(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+            for keyword in kwargs:
+                if keyword not in names:
+                    raise TypeError(_checks.unknown_argument(name, keyword, kwargs[keyword], names))
+            how: Any = args[dim_habit] if dim_habit is not None and len(args) > dim_habit else None
+            if type(how) is int:
+                wiring = find_wiring(args[0])
+                # A compiler cannot trace a warning.
+                is_silent = wiring is not None and wiring.is_compiling()
+                _checks.check_not_dim(how, name, is_silent=is_silent)
+            return function(*args, **kwargs)
+
+        return operation
+
+    return decorate
+
+
+@_operation(dim_habit=1)
 def sort(
     x: Array,
     how: How = 1.0,
@@ -59,7 +97,7 @@ def sort(
             valid items come first in both directions, zeros after them.
 
     Returns:
-        The shape and dtype of x.
+        The shape and dtype of x; the dtype of the keys for an x of integers.
 
     Example:
         >>> import numpy as np
@@ -69,23 +107,35 @@ def sort(
         >>> so.sort(np.array([10.0, 20.0, 30.0]), 1e-3, by=np.array([0.3, 0.1, 0.2]))
         array([20., 30., 10.])
     """
-    relaxation = as_relaxation(how)
-    if by is None and hasattr(relaxation, "sort"):
+    if by is not None:
+        return _sort_by(x, by, how, dim, descending, mask)
+    x = _scores(x, mask)
+    if x.ndim == 0:
+        return sort(x[None], how=how, dim=dim, descending=descending, mask=mask)[0]
+    relaxation = _relaxation(how, x)
+    if hasattr(relaxation, "sort"):
         return relaxation.sort(x, dim=dim, descending=descending, mask=mask)
-    if by is None and not hasattr(relaxation, "permutation"):
+    if not hasattr(relaxation, "permutation"):
         raise TypeError(_not_offered(relaxation, "sorted values", ["sort", "permutation"]))
-    if by is None:
-        P = _permutation(relaxation, x, dim, mask)
-        return (P if descending else P.flip()).sort_scores()
-    x, keys = read(x, "x"), read(by, "by")
-    wiring_of(x=x, by=keys)
+    P = _permutation(relaxation, x, dim, mask)
+    return (P if descending else P.flip()).sort_scores()
+
+
+def _sort_by(
+    x: Array, by: Array, how: How, dim: int, descending: bool, mask: Array | None
+) -> Array:
+    x, keys = read(x, "x"), _scores(by, mask, "by")
+    xp = wiring_of(x=x, by=keys).xp
     _checks.check_has_dimension(x, "x")
     dim = _checks.check_dim(dim, x.ndim)
+    relaxation = _relaxation(how, keys)
     P = _permutation(relaxation, keys, _key_dim(dim, x.ndim, keys.ndim), mask)
     _checks.check_keys(P.shape[-1], x.shape[dim])
-    return (P if descending else P.flip()).apply(x, dim)
+    y = (P if descending else P.flip()).apply(x, dim)
+    return cast(xp, y, x.dtype) if xp.isdtype(x.dtype, "real floating") else y
 
 
+@_operation()
 def argsort(
     x: Array,
     how: How = 1.0,
@@ -113,13 +163,16 @@ def argsort(
         >>> so.argsort(np.array([2.0, 5.0, 4.0]), 1e-3)
         array([0., 2., 1.])
     """
-    x = read(x, "x")
-    P = _permutation(as_relaxation(how), x, dim, mask)
+    x = _scores(x, mask)
+    if x.ndim == 0:
+        return argsort(x[None], how, dim=dim, descending=descending, mask=mask)[0]
+    P = _permutation(_relaxation(how, x), x, dim, mask)
     xp = wiring_of(x=x).xp
     index = xp.astype(arange_like(xp, x.shape[dim], x), widen(xp, x).dtype)
     return (P if descending else P.flip()).apply(_along(xp, index, dim, x.ndim), dim)
 
 
+@_operation()
 def rank(
     x: Array,
     how: How = 1.0,
@@ -148,12 +201,14 @@ def rank(
         >>> so.rank(np.array([2.0, 5.0, 4.0, 4.0]), 1e-3)
         array([1. , 4. , 2.5, 2.5])
     """
-    relaxation = as_relaxation(how)
+    x = _scores(x, mask)
+    if x.ndim == 0:
+        return rank(x[None], how, dim=dim, descending=descending, mask=mask)[0]
+    relaxation = _relaxation(how, x)
     if hasattr(relaxation, "rank"):
         return relaxation.rank(x, dim=dim, descending=descending, mask=mask)
     if not hasattr(relaxation, "permutation"):
         raise TypeError(_not_offered(relaxation, "ranks", ["rank", "permutation"]))
-    x = read(x, "x")
     P = _permutation(relaxation, x, dim, mask)
     xp = wiring_of(x=x).xp
     position = xp.astype(arange_like(xp, x.shape[dim], x) + 1, widen(xp, x).dtype)
@@ -164,6 +219,7 @@ def rank(
     return move_axis(xp, ranks, -1, dim)
 
 
+@_operation(dim_habit=2)
 def topk(
     x: Array,
     k: int,
@@ -177,7 +233,7 @@ def topk(
 
     Args:
         x: Values, any shape.
-        k: How many, 1 to n.
+        k: How many, 0 to n.
         how: A temperature, or a relaxation.
         dim: The dimension to select along.
         largest: False for the smallest.
@@ -192,12 +248,16 @@ def topk(
         >>> so.topk(np.array([2.0, 5.0, 4.0]), 2, 1e-3)
         array([5., 4.])
     """
-    x = read(x, "x")
-    P = _permutation(as_relaxation(how), x, dim, mask)
-    k = _checks.check_count(k, x.shape[dim])
+    x = _scores(x, mask)
+    if x.ndim == 0:
+        _checks.check_count(k, 1)
+        return topk(x[None], 1, how=how, dim=dim, largest=largest, mask=mask)[0]
+    P = _permutation(_relaxation(how, x), x, dim, mask)
+    k = _checks.check_count(k, x.shape[dim], least=0)
     return (P if largest else P.flip()).apply(x, dim, rows=slice(0, k))
 
 
+@_operation()
 def topk_mask(
     x: Array,
     k: int,
@@ -214,7 +274,7 @@ def topk_mask(
 
     Args:
         x: Scores, any shape.
-        k: How many, 1 to n.
+        k: How many, 0 to n.
         how: A temperature, or a relaxation.
         dim: The dimension to select along.
         largest: False for the smallest.
@@ -229,32 +289,38 @@ def topk_mask(
         >>> so.topk_mask(np.array([2.0, 5.0, 4.0]), 2, 1e-3)
         array([0., 1., 1.])
     """
-    x = read(x, "x")
-    P = _permutation(as_relaxation(how), x, dim, mask)
+    x = _scores(x, mask)
+    if x.ndim == 0:
+        return topk_mask(x[None], k, how, dim=dim, largest=largest, mask=mask)[0]
+    P = _permutation(_relaxation(how, x), x, dim, mask)
     xp = wiring_of(x=x).xp
-    k = _checks.check_count(k, x.shape[dim])
+    k = _checks.check_count(k, x.shape[dim], least=0)
     ones = xp.ones(k, dtype=widen(xp, x).dtype, device=device_of(x))
     share = (P if largest else P.flip()).T.apply(ones, rows=slice(0, k))
     return cast(xp, move_axis(xp, share, -1, dim), x.dtype)
 
 
+@_operation()
 def quantile(
     x: Array,
     q: Any,
     how: How = 1.0,
     *,
-    dim: int = -1,
+    dim: int | None = -1,
     keepdim: bool = False,
+    interpolation: str = "linear",
     mask: Array | None = None,
 ) -> Array:
-    """Softly take quantiles of x, with linear interpolation as torch.quantile.
+    """Softly take quantiles of x, between two values interpolated as torch.quantile does.
 
     Args:
         x: Values, any shape.
         q: A number in [0, 1], or several (a sequence or a 1-dimensional array).
         how: A temperature, or a relaxation.
-        dim: The dimension to reduce.
+        dim: The dimension to reduce; None for all of them, as one.
         keepdim: Keep `dim`, with length 1.
+        interpolation: "linear"; or "lower", "higher" or "nearest", the value of one of the two
+            neighbours, or "midpoint", their mean: q then has no gradient.
         mask: True where an item takes part. With no valid item the result is NaN.
 
     Returns:
@@ -266,23 +332,60 @@ def quantile(
         >>> so.quantile(np.array([2.0, 5.0, 4.0, 1.0, 3.0]), [0.0, 0.25, 0.6], 1e-3)
         array([1. , 2. , 3.4])
     """
-    x = read(x, "x")
-    P = _permutation(as_relaxation(how), x, dim, mask).flip()
+    x = _scores(x, mask)
+    between = _checks.check_choice(
+        interpolation, _BETWEEN, "interpolation", "They are those of torch.quantile."
+    )
+    if dim is None or x.ndim == 0:
+        if dim is not None:
+            _checks.check_dim(dim, 1)
+        return _quantile_of_all(x, q, how, keepdim, interpolation, mask)
+    P = _permutation(_relaxation(how, x), x, dim, mask).flip()
     wiring = wiring_of(x=x)
     xp = wiring.xp
     dim = _checks.check_dim(dim, x.ndim)
     values = widen(xp, move_axis(xp, x, dim, -1))
     q, several = _quantiles(wiring, x, q)
     if mask is None:
-        y = _interpolate(wiring, P, values, q, values.shape[-1])
+        y = _interpolate(wiring, P, values, q, values.shape[-1], between)
     else:
         count = count_valid(xp, move_axis(xp, xp.broadcast_to(mask, x.shape), dim, -1))
-        y = _interpolate(wiring, P, values, q, count)
+        y = _interpolate(wiring, P, values, q, count, between)
         y = xp.where(count == 0, math.nan, y)
     y = move_axis(xp, cast(xp, y, x.dtype), -1, 0)
     if keepdim:
         y = xp.expand_dims(y, axis=dim)
     return y if several else y[0, ...]
+
+
+def _quantile_of_all(
+    x: Array, q: Any, how: How, keepdim: bool, interpolation: str, mask: Array | None
+) -> Array:
+    """Return the quantiles of x, flattened."""
+    xp = wiring_of(x=x).xp
+    if mask is not None:
+        _checks.check_mask(xp, mask, x.shape)
+        mask = xp.reshape(xp.broadcast_to(mask, x.shape), (-1,))
+    flat = xp.reshape(x, (-1,))
+    y = quantile(flat, q, how, interpolation=interpolation, mask=mask)
+    return xp.reshape(y, (*y.shape, *(1 for _ in x.shape))) if keepdim else y
+
+
+# What becomes of (xp, position below, weight of the one above).
+_BETWEEN: dict[str, Callable[[Any, Array, Array], tuple[Array, Array]]] = {
+    "linear": lambda xp, low, weight: (low, weight),
+    "lower": lambda xp, low, weight: (low, xp.zeros_like(weight)),
+    "higher": lambda xp, low, weight: (
+        xp.where(weight > 0, low + 1, low),
+        xp.zeros_like(weight),
+    ),
+    # Of two that are equally near, that of even number.
+    "nearest": lambda xp, low, weight: (
+        xp.where((weight > 0.5) | ((weight == 0.5) & (low % 2 == 1)), low + 1, low),
+        xp.zeros_like(weight),
+    ),
+    "midpoint": lambda xp, low, weight: (low, xp.where(weight > 0, 0.5, xp.zeros_like(weight))),
+}
 
 
 def _quantiles(wiring: Wiring, x: Array, q: Any) -> tuple[Any, bool]:
@@ -302,13 +405,15 @@ def _quantiles(wiring: Wiring, x: Array, q: Any) -> tuple[Any, bool]:
     return xp.reshape(widen(xp, levels), (-1,)), several
 
 
-def _interpolate(wiring: Wiring, P: SoftPermutation, values: Array, q: Any, count: Any) -> Array:
+def _interpolate(
+    wiring: Wiring, P: SoftPermutation, values: Array, q: Any, count: Any, between: Any
+) -> Array:
     """Return the soft values (..., n) at the places q (count - 1) of an increasing P, (..., q)."""
     xp = wiring.xp
     if values.shape[-1] == 0:
         shape = (*values.shape[:-1], q.shape[0] if hasattr(q, "shape") else len(q))
         return xp.full(shape, math.nan, dtype=values.dtype, device=device_of(values))
-    low, weight = quantile_places(wiring, q, count, values)
+    low, weight = between(xp, *quantile_places(wiring, q, count, values))
     weight = cast(xp, weight, values.dtype)
     below = P.apply(values, rows=low)
     # The row above is not looked at where it has no weight: it may be infinite, or not there.
@@ -317,20 +422,23 @@ def _interpolate(wiring: Wiring, P: SoftPermutation, values: Array, q: Any, coun
     return xp.where(weight > 0, (1 - weight) * below + weight * above, below)
 
 
+@_operation()
 def median(
     x: Array,
     how: How = 1.0,
     *,
-    dim: int = -1,
+    dim: int | None = -1,
     keepdim: bool = False,
     mask: Array | None = None,
 ) -> Array:
     """Softly take the median: `quantile` at 0.5, for even n the mean of the middle two.
 
+    torch.median takes the lower of the two: that is `quantile(x, 0.5, how, interpolation="lower")`.
+
     Args:
         x: Values, any shape.
         how: A temperature, or a relaxation.
-        dim: The dimension to reduce.
+        dim: The dimension to reduce; None for all of them, as one.
         keepdim: Keep `dim`, with length 1.
         mask: True where an item takes part. With no valid item the result is NaN.
 
@@ -346,6 +454,7 @@ def median(
     return quantile(x, 0.5, how, dim=dim, keepdim=keepdim, mask=mask)
 
 
+@_operation()
 def knn(
     query: Array,
     neighbors: Array,
@@ -403,7 +512,7 @@ def knn(
         k = xp.astype(k, weights.dtype)
     weights = weights / k
     if labels is not None:
-        _checks.check_labels(xp, labels, neighbors.shape[:-1])
+        _checks.check_labels(xp, labels, weights.shape)
         seen = labels if mask is None else xp.where(mask, labels, 0)
         classes = _checks.count_classes(xp, seen, num_classes, wiring.is_concrete(seen))
         of_class = seen[..., None] == xp.arange(classes, dtype=seen.dtype, device=device_of(seen))
@@ -434,6 +543,20 @@ def as_relaxation(how: How) -> Any:
             )
         )
     return SoftSort(tau=how)
+
+
+def _relaxation(how: How, x: Array) -> Any:
+    """Return `how` as a relaxation; an array must be of the framework of x."""
+    if not isinstance(how, (Relaxation, *_checks.REAL)) and find_wiring(how) is not None:
+        wiring_of(x=x, how=how)
+    return as_relaxation(how)
+
+
+def _scores(x: Array, mask: Array | None, name: str = "x") -> Array:
+    """Check scores by the name that they have here; return the array to compute with."""
+    x = read(x, name)
+    _checks.check_floating(wiring_of(**{name: x, "mask": mask}).xp, x, name)
+    return x
 
 
 def _permutation(relaxation: Any, scores: Array, dim: int, mask: Array | None) -> SoftPermutation:

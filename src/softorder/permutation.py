@@ -69,6 +69,16 @@ class _MatrixLike(ABC):
             )
         )
 
+    def __getitem__(self, index: Any) -> Any:
+        """Refuse to be indexed: entries are computed when they are asked for, rows at a time."""
+        raise TypeError(
+            _checks.message(
+                "a soft permutation has no entries to index",
+                f"{type(self).__name__}[{index!r}]",
+                "For rows write P.rows(0), with an int, a slice or a list; for all, P.matrix().",
+            )
+        )
+
     def __rmatmul__(self, v: Array) -> Array:
         raise TypeError(
             _checks.message(
@@ -182,8 +192,10 @@ class SoftPermutation(_MatrixLike):
         # What one traced program computes is unknown to another.
         if self._built is None or self._trace != trace:
             P = self._make()
-            self._built, self._renew, self._is_used = P._built, P._renew, False
+            operator = P._operator
+            self._built, self._renew, self._is_used = operator, P._renew, False
             self._trace = trace
+            return operator
         return self._built
 
     def _use(self) -> Operator:
@@ -374,6 +386,11 @@ class SoftPermutation(_MatrixLike):
 
         It is the matrix that is replaced: in `P.straight_through() @ v` the scores receive the
         soft gradient, and v that of the exact permutation (which knows no ties).
+
+        Others differ: `hard=True` in the public code of SoftSort and NeuralSort takes the largest
+        entry of each row, which among tied scores is one item several times, while this is always a
+        permutation. Where results are replaced in place of the matrix, v has a soft gradient too;
+        in torch that is `(P.hard() @ v - P @ v).detach() + P @ v`.
         """
         return self._with(
             lambda soft: StraightThrough(Hard(soft, self._wide_dtype), soft), "straight_through"

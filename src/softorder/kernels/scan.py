@@ -260,9 +260,7 @@ class Recurrence:
         """
         xp, stop = self.wiring.xp, self.wiring.stop_gradient
         value = stop(x)
-        low, high = (
-            cast(xp, stop(bound)[..., None], value.dtype) for bound in (lowest, highest)
-        )
+        low, high = (cast(xp, stop(bound)[..., None], value.dtype) for bound in (lowest, highest))
         # A NaN stays.
         bounded = xp.where(value < low, low, xp.where(value > high, high, value))
         return bounded if value is x else bounded + (x - value)

@@ -182,14 +182,13 @@ def brief_permutation(
 
 def snapshot(relaxation: _Own) -> _Own:
     """Return a relaxation whose arrays no one else can change."""
-    if not dataclasses.is_dataclass(relaxation):
-        return relaxation
+    how: Any = relaxation
     arrays = {}
-    for field in dataclasses.fields(relaxation):
-        value = getattr(relaxation, field.name)
+    for field in dataclasses.fields(how) if dataclasses.is_dataclass(how) else ():
+        value = getattr(how, field.name)
         if (copied := own_copy(value)) is not value:
             arrays[field.name] = copied
-    return dataclasses.replace(relaxation, **arrays) if arrays else relaxation
+    return dataclasses.replace(how, **arrays) if arrays else relaxation
 
 
 def prepare(

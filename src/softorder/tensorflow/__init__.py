@@ -27,3 +27,7 @@ def __getattr__(name: str) -> _Any:
     from softorder.tensorflow import layers
 
     return getattr(layers, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

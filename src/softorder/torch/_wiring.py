@@ -17,6 +17,12 @@ from softorder.torch._autograd import NativeProducts, scan
 from softorder.torch._host import host
 
 
+def _read(x: torch.Tensor, name: str) -> torch.Tensor:
+    if x.layout is not torch.strided:
+        raise TypeError(_checks.not_dense(name, x))
+    return x
+
+
 def _stop_gradient(x: torch.Tensor) -> torch.Tensor:
     return x.detach()
 
@@ -105,6 +111,7 @@ TORCH = Wiring(
     is_concrete=_tracing.is_concrete,
     is_on_cpu=lambda x: x.device.type == "cpu",
     is_recording=torch.is_grad_enabled,
+    read=_read,
     stop_gradient=_stop_gradient,
     take_along_axis=_take_along_axis,
     add_along_axis=_add_along_axis,
