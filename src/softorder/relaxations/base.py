@@ -184,10 +184,10 @@ def snapshot(relaxation: _Own) -> _Own:
     """Return a relaxation whose arrays no one else can change."""
     how: Any = relaxation
     arrays = {}
-    for field in dataclasses.fields(how) if dataclasses.is_dataclass(how) else ():
-        value = getattr(how, field.name)
+    for name in getattr(how, "__dataclass_fields__", ()):
+        value = getattr(how, name)
         if (copied := own_copy(value)) is not value:
-            arrays[field.name] = copied
+            arrays[name] = copied
     return dataclasses.replace(how, **arrays) if arrays else relaxation
 
 
