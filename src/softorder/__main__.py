@@ -11,7 +11,7 @@ import numpy
 
 import softorder
 from softorder._array import wiring_of
-from softorder._extension import cpu_threads, extension
+from softorder._extension import cpu_threads, extension, why_missing
 from softorder.kernels.choice import DENSE_ENTRIES, automatic
 from softorder.kernels.scores import SortedScores
 
@@ -21,7 +21,7 @@ def describe() -> Iterator[tuple[str, str]]:
     yield "softorder", softorder.__version__
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     if extension is None:
-        yield "native kernel", "not built; reinstall with a C++ compiler to have it"
+        yield "native kernel", f"not there: {why_missing()}"
     else:
         found = (
             f"built, for NumPy, torch and JAX; uses {extension.instruction_set()} instructions here"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
+import warnings
 from typing import Any
 
 extension: Any
@@ -14,6 +16,25 @@ except ModuleNotFoundError:
     # Installed with SOFTORDER_NATIVE=0, or without a compiler. Anything else that goes wrong here
     # is an error: a kernel that was built must not go missing without a word.
     extension = None
+
+# pip keeps a wheel that was built without a compiler, and would take it again.
+_REINSTALL = "pip install --force-reinstall --no-deps --no-cache-dir softorder"
+
+
+def why_missing() -> str:
+    """Say why there is no native kernel, and how to get it."""
+    if importlib.util.find_spec("softorder._build_failed") is None:
+        return f"left out on purpose (SOFTORDER_NATIVE=0); to build it: {_REINSTALL}"
+    return (
+        "its build failed when softorder was installed. Everything works, but more slowly. Install "
+        f"a C++ compiler (GCC or Clang), then run `{_REINSTALL}` (or name the folder that you "
+        f"installed from); `{_REINSTALL} -v` shows why it fails. To do without it, and without "
+        "this message, set SOFTORDER_NATIVE=0 for that command"
+    )
+
+
+if extension is None and importlib.util.find_spec("softorder._build_failed") is not None:
+    warnings.warn(f"softorder has no native kernel: {why_missing()}.", stacklevel=2)
 
 
 def cpu_threads() -> int:
