@@ -62,7 +62,7 @@ def packages():
 
 
 def test_an_installation_without_a_compiler_says_so(without_compiler):
-    """pip hides what a build says, and keeps the wheel that it made."""
+    """Nobody sees what a build says, and pip keeps the wheel that it made."""
     name, site = without_compiler
     assert name.endswith("py3-none-any.whl")
     done = run(site, "-c", "import softorder; print(softorder.__file__)")
