@@ -40,7 +40,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="FILE",
         type=Path,
         help="append JSON lines here; table.md and speed.png go beside it "
-        "(a complete run: benchmarks/results/<date>.jsonl; any other: build/benchmarks/)",
+        "(default: build/benchmarks/<date>.jsonl; what is committed is in benchmarks/results/)",
     )
     parser.add_argument(
         "--report",
@@ -68,10 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = select(options.only or FAMILIES)
     shapes = options.shape or (QUICK_SHAPES if options.quick else SHAPES)
     directions = (BACKWARD,) if options.quick else (FORWARD, BACKWARD)
-    complete = not (options.only or options.shape or options.quick)
     runner = Runner(
         Limits(seconds=0.1 if options.quick else 1.0, time_limit=options.time_limit),
-        options.output or _default_output(complete),
+        options.output or _default_output(),
     )
 
     if options.quick:
@@ -108,10 +107,10 @@ def _shape(text: str) -> Shape:
     return batch, n
 
 
-def _default_output(complete: bool) -> Path:
-    """Return where the lines go: a partial run must not replace the table of a complete one."""
+def _default_output() -> Path:
+    """Return where the lines go: not to the results that are committed."""
     name = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}.jsonl"
-    return ROOT / ("benchmarks/results" if complete else "build/benchmarks") / name
+    return ROOT / "build/benchmarks" / name
 
 
 if __name__ == "__main__":

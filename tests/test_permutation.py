@@ -35,6 +35,16 @@ def test_shape_and_repr(P):
     assert repr(P.T) == repr(P) + ".T"
 
 
+@pytest.mark.parametrize("kernel", ["native", "tiled", "dense"])
+@pytest.mark.parametrize("how", [so.SoftSort(0.5), so.NeuralSort(0.5), so.SoftRank(0.5)], ids=str)
+def test_the_logarithm_of_nothing_is_a_constant(how, kernel):
+    x = torch.tensor([1.0, np.inf, 0.3], dtype=torch.float64, requires_grad=True)
+    with so.config(kernel=kernel):
+        log_p = how(x).log_matrix()
+    (found,) = torch.autograd.grad(torch.where(log_p.isinf(), log_p, 0.0).sum(), x)
+    assert found.tolist() == [0.0, 0.0, 0.0]
+
+
 @pytest.mark.parametrize("shape", [(5,), (5, 2), (1, 5, 2), (3, 5, 2), (4, 3, 5, 2), (4, 1, 5, 1)])
 def test_matmul_follows_matmul(P, shape, generator):
     v = torch.randn(shape, generator=generator, dtype=torch.float64)

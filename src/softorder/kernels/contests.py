@@ -13,7 +13,6 @@ from typing import Any
 from softorder._array import Array, Wiring, arange_like, move_axis, take_along
 from softorder.kernels.scan import shift
 from softorder.kernels.scores import MASKED, SortedScores, pick
-from softorder.kernels.tiled import inverse_order
 
 # Differences are cut off here, long after every probability is 0 or 1: the derivative by the scale
 # would be zero times infinity.
@@ -151,4 +150,4 @@ def _place(scores: SortedScores, losses: Array) -> Array:
     inside = (count >= 0) & (count < size) & (scores.position_block != MASKED)[..., None, :]
     chosen = take_along(wiring, xp.matrix_transpose(losses), xp.where(inside, count, 0), axis=-2)
     by_position = xp.where(inside, chosen, 0.0)
-    return take_along(wiring, by_position, inverse_order(scores)[..., None, :], axis=-1)
+    return take_along(wiring, by_position, scores.places[..., None, :], axis=-1)

@@ -176,7 +176,9 @@ def log_softmax(wiring: Wiring, logits: Array, padding: Array) -> Array:
     largest = wiring.stop_gradient(xp.max(logits, axis=-1, keepdims=True))
     shifted = logits - xp.where(padding, 0.0, largest)
     total = xp.sum(xp.exp(shifted), axis=-1, keepdims=True)
-    return shifted - xp.log(xp.where(padding, 1.0, total))
+    log_p = shifted - xp.log(xp.where(padding, 1.0, total))
+    # What cannot be is a constant: the sum of its row has no part in it.
+    return xp.where(log_p == -math.inf, -math.inf, log_p)
 
 
 def multiply(wiring: Wiring, matrix: Array, v: Array) -> Array:

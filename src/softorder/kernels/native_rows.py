@@ -12,7 +12,7 @@ from softorder.kernels.dense import RowSoftmax
 from softorder.kernels.native import Native
 from softorder.kernels.operator import Operator
 from softorder.kernels.scores import MASKED, SortedScores
-from softorder.kernels.tiled import Closeness, inverse_order, rows_of_a_tile
+from softorder.kernels.tiled import Closeness, rows_of_a_tile
 
 Formula = Callable[[SortedScores, Any], tuple[RowSoftmax, Closeness]]
 """`(scores, tau)` gives rows in array operations; tau is a number, or has shape (..., 1, 1)."""
@@ -91,7 +91,7 @@ class NativeRows(Native):
             return self._portable().log_prob(permutation)
         _, closeness = self.formula(self.scores, self.tau)
         xp, block = self.wiring.xp, self.scores.position_block
-        place = take_along(self.wiring, inverse_order(self), permutation, axis=-1)
+        place = take_along(self.wiring, self.scores.places, permutation, axis=-1)
         other = take_along(self.wiring, block, place, axis=-1)
         log_p = xp.where(block == other, closeness(place) - log_z, -math.inf)
         return xp.sum(xp.where(block == MASKED, 0.0, log_p), axis=-1)

@@ -89,6 +89,13 @@ class SortedScores:
         return self._plain_positions
 
     @property
+    def places(self) -> Array:
+        """Where each item stands among the sorted ones, (..., n)."""
+        n = self.shape[-1]
+        place = arange_like(self.wiring.xp, n, self.order)[:, None]
+        return self.wiring.add_along_axis(place, self.order, n)[..., 0]
+
+    @property
     def block(self) -> Array:
         """Which diagonal block each item belongs to (FINITE, ...)."""
         return self._find_blocks()[0]
@@ -139,9 +146,7 @@ class SortedScores:
         """Return x (..., k, items in sorted order) with the items as they came."""
         if self._window is not None:
             return x
-        xp, n = self.wiring.xp, self.shape[-1]
-        place = self.wiring.add_along_axis(arange_like(xp, n, self.order)[:, None], self.order, n)
-        return take_along(self.wiring, x, xp.matrix_transpose(place), axis=-1)
+        return take_along(self.wiring, x, self.places[..., None, :], axis=-1)
 
     def at(self, rows: Array | None) -> Array:
         """Return the sorted scores at the positions `rows`, (..., k); None means all."""

@@ -14,7 +14,7 @@ import numpy
 from softorder._array import Array, arange_like, broadcast_shapes, cast, device_of, take_along
 from softorder.kernels.dense import RowSoftmax
 from softorder.kernels.operator import Operator
-from softorder.kernels.scores import MASKED, SortedScores, pick
+from softorder.kernels.scores import MASKED, pick
 
 Closeness = Callable[[Array], Array]
 """For positions p (..., n), the logit at each position of the item at p, less that of its own item.
@@ -122,7 +122,7 @@ class Tiled(Operator):
     def log_prob(self, permutation: Array) -> Array:
         if self._is_empty():
             return self.dense.log_prob(permutation)
-        place = take_along(self.wiring, inverse_order(self), permutation, axis=-1)
+        place = take_along(self.wiring, self.dense.scores.places, permutation, axis=-1)
         return self.wiring.xp.sum(self.log_chosen(place), axis=-1)
 
     def log_chosen(self, place: Array) -> Array:
@@ -242,14 +242,6 @@ class Tiled(Operator):
 def rows_of_a_tile(shape: tuple[int, ...]) -> int:
     """Return how many rows a tile has, for scores of this shape."""
     return max(1, TILE // max(1, math.prod(shape)))
-
-
-def inverse_order(operator: Operator | SortedScores) -> Array:
-    """Return where each item stands among the sorted ones, (..., n)."""
-    wiring, order = operator.wiring, operator.order
-    n = order.shape[-1]
-    place = arange_like(wiring.xp, n, order)[:, None]
-    return wiring.add_along_axis(place, order, n)[..., 0]
 
 
 def log_own(rows: RowSoftmax | Tiled) -> Array:

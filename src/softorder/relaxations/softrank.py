@@ -12,7 +12,6 @@ from softorder.kernels.dense import OfScores, Rows
 from softorder.kernels.operator import Operator
 from softorder.kernels.rank_tails import log_rank_probability
 from softorder.kernels.scores import MASKED, Kept, SortedScores, pick
-from softorder.kernels.tiled import inverse_order
 from softorder.relaxations.base import (
     PermutationRelaxation,
     RankRelaxation,
@@ -105,7 +104,7 @@ class _RankDistribution(OfScores, Rows):
         places: Array = arange_like(xp, n, self.order) if rows is None else rows
         batch = broadcast_shapes(self.shape[:-1], places.shape[:-1])
         position = xp.broadcast_to(places[..., :, None], (*batch, places.shape[-1], n))
-        item = xp.broadcast_to(inverse_order(self)[..., None, :], position.shape)
+        item = xp.broadcast_to(self.scores.places[..., None, :], position.shape)
         flat = (*batch, places.shape[-1] * n)
         log_p = self._log_entries(xp.reshape(position, flat), xp.reshape(item, flat))
         return xp.reshape(log_p, position.shape)
@@ -113,7 +112,7 @@ class _RankDistribution(OfScores, Rows):
     def log_prob(self, permutation: Array) -> Array:
         xp = self.wiring.xp
         position = arange_like(xp, self.shape[-1], self.order)
-        item = take_along(self.wiring, inverse_order(self), permutation, axis=-1)
+        item = take_along(self.wiring, self.scores.places, permutation, axis=-1)
         log_p = self._log_entries(xp.broadcast_to(position, item.shape), item)
         if self.valid is not None:
             log_p = xp.where(position < count_valid(xp, self.valid), log_p, 0.0)
