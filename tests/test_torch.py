@@ -313,3 +313,59 @@ def test_several_threads_at_once():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+_EVERYWHERE = {
+    "sort": lambda x: so.sort(x, 0.5),
+    "square": lambda x: so.sort(x, so.SoftSort(0.5, "square")),
+    "cube": lambda x: so.sort(x, so.SoftSort(0.5, 3.0)),
+    "neuralsort": lambda x: so.rank(x, so.NeuralSort(0.5)),
+    "softrank": lambda x: so.rank(x, so.SoftRank(0.5)),
+    "rank_distribution": lambda x: so.SoftRank(0.5)(x).matrix(),
+    "log_rank_distribution": lambda x: so.SoftRank(0.5)(x).log_matrix(),
+    "approximate": lambda x: so.rank(x, so.ApproximateRank(0.5)),
+    "fast_rank": lambda x: so.rank(x, so.FastSoftRank(0.5)),
+    "fast_sort": lambda x: so.sort(x, so.FastSoftSort(0.5)),
+    "transport": lambda x: so.sort(x, so.OptimalTransportSort(0.5)),
+    "sinkhorn": lambda x: so.Sinkhorn(0.5)(x[..., None] * x[..., None, :]).matrix(),
+    "argsort": lambda x: so.argsort(x, 0.5),
+    "topk": lambda x: so.topk(x, 2, 0.5),
+    "topk_mask": lambda x: so.topk_mask(x, 2, 0.5),
+    "quantile": lambda x: so.quantile(x, [0.2, 0.9], 0.5),
+    "median": lambda x: so.median(x, 0.5),
+    "knn": lambda x: so.knn(x, x, 2, 0.5),
+    "matrix": lambda x: so.SoftSort(0.5)(x).matrix(),
+    "rows": lambda x: so.SoftSort(0.5)(x).rows([0, -1]),
+    "order": lambda x: so.SoftSort(0.5)(x).order + 0 * x,
+    "entropy": lambda x: so.SoftSort(0.5)(x).entropy(),
+    "log_prob": lambda x: so.SoftSort(0.5)(x).log_prob(x.argsort(descending=True)),
+    "marginal_error": lambda x: so.SoftSort(0.5)(x).marginal_error(),
+    "hard": lambda x: so.SoftSort(0.5)(x).hard().entropy() + 0 * x,
+    "straight_through": lambda x: so.SoftSort(0.5)(x).straight_through() @ x[0],
+    "mask": lambda x: so.sort(x, 0.5, mask=x > -1),
+    "temperature": lambda x: so.sort(x, x.new_tensor([0.5, 0.7])),
+}
+
+
+@pytest.mark.parametrize("operation", _EVERYWHERE)
+@pytest.mark.parametrize("kernel", [None, "portable", "tiled", "dense"])
+def test_another_default_device_does_not_matter(operation, kernel):
+    """`torch.empty` without a device went to the default one, where there is no memory to read."""
+    function = _EVERYWHERE[operation]
+    if kernel == "portable" and operation in ("cube", "neuralsort"):
+        pytest.skip("the portable kernel serves SoftSort with abs and square")
+    x = torch.tensor([[0.3, -1.2, 0.3, 2.0], [1.0, 0.1, -0.4, 0.2]], requires_grad=True)
+
+    def both():
+        with so.config(kernel=kernel):
+            y = function(x)
+            weights = torch.linspace(0.5, 1.5, y.numel(), device="cpu").reshape(y.shape)
+            finite = torch.where(y.isinf(), torch.zeros((), device="cpu"), y)
+            return y, *torch.autograd.grad((finite * weights).sum(), x)
+
+    expected = both()
+    with torch.device("meta"):
+        found = both()
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.device.type == "cpu"
+        assert torch.equal(ours, theirs)
