@@ -172,3 +172,16 @@ def test_every_host_function_is_known_by_its_name():
         name: name for name in ("assign", "pool_kl", "pool_l2")
     }
     np.testing.assert_array_equal(host.assign(np.eye(3)[None, ::-1]), [[2, 1, 0]])
+
+
+@both
+def test_the_gradient_of_epsilon_beside_large_scores(regularization):
+    """Ranks know differences alone; their derivatives must not be differences of large numbers."""
+    x = torch.tensor([0.0, 0.25, 1.0, 1.5], dtype=torch.float64)
+    found = []
+    for far in (0.0, 2.0**27):
+        epsilon = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+        ranks = so.rank(x + far, so.FastSoftRank(epsilon, regularization))
+        found.append(torch.autograd.grad(ranks[0], epsilon)[0])
+    assert found[0].abs() > 0.01
+    assert_close(found[1], found[0], 1e-12)

@@ -67,9 +67,9 @@ class FastSoftSort(_Projection, SortRelaxation):
         begin, size = scores.spans()
         place = arange_like(xp, scores.shape[-1], scores.order) - begin
         x = xp.astype(scores.positions, xp.float64)
-        w = xp.astype(size - place, xp.float64) / epsilon
-        first = pool.find(scores, w, x, place == 0)
-        return pool.deviation(scores, w, first) + pool.mean(scores, x, first)
+        w = xp.astype(size - place, xp.float64)
+        first = pool.find(scores, w / epsilon, x, place == 0)
+        return pool.deviation(scores, w, epsilon, first) + pool.mean(scores, x, first)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,10 +101,10 @@ class FastSoftRank(_Projection, RankRelaxation):
         begin, size = scores.spans()
         place = arange_like(xp, scores.shape[-1], scores.order) - begin
         # The largest rank comes first here.
-        theta = -xp.flip(xp.astype(scores.sorted_items, xp.float64), axis=-1) / epsilon
+        theta = -xp.flip(xp.astype(scores.sorted_items, xp.float64), axis=-1)
         w = pool.rank_scale(xp, xp.flip(xp.astype(place + 1, xp.float64), axis=-1))
-        first = pool.find(scores, theta, w, xp.flip(place + 1 == size, axis=-1))
-        solution = pool.deviation(scores, theta, first) + pool.mean(scores, w, first)
+        first = pool.find(scores, theta / epsilon, w, xp.flip(place + 1 == size, axis=-1))
+        solution = pool.deviation(scores, theta, epsilon, first) + pool.mean(scores, w, first)
         return xp.flip(pool.unscale(xp, solution), axis=-1)
 
 
@@ -144,9 +144,10 @@ class _Pool:
         top = self._top(scores, x, first)
         return top + self.reduce(scores, x - top, first)
 
-    def deviation(self, scores: SortedScores, x: Array, first: Array) -> Array:
-        """Return x less the value of its pool; 0 for an item alone, however large x is."""
-        below = x - self._top(scores, x, first)
+    def deviation(self, scores: SortedScores, x: Array, epsilon: Any, first: Array) -> Array:
+        """Return x / epsilon less the value of its pool; 0 for an item alone, however large."""
+        # Divided last, so that the gradient of epsilon is no difference of large numbers.
+        below = (x - self._top(scores, x, first)) / epsilon
         return below - self.reduce(scores, below, first)
 
     def _top(self, scores: SortedScores, x: Array, first: Array) -> Array:
