@@ -317,6 +317,8 @@ def _jvp(case, g, expected):
         lambda *a: case.call(dict(zip(names, a, strict=True)) | constants), primals, tangents
     )
     compare(case, "jvp", (as_numpy(y), {}), expected)
+    if has_uncertain_order(case):
+        return
     pushed = np.where(g == 0, 0.0, as_numpy(pushed))
     pulled = [expected[1][k] * as_numpy(t) for k, t in zip(names, tangents, strict=True)]
     limit = sum(tolerance(case, k) * np.sqrt(x.size) for k, x in case.inputs().items())
@@ -421,7 +423,8 @@ def small_tiles():
 
 def examine(case):
     """Raise a finding, or whatever the library raises."""
-    first = FAMILIES[case.family].engines[0] if case.n < 1000 else "portable"
+    engines = FAMILIES[case.family].engines
+    first = engines[0] if case.n < 1000 or "portable" not in engines else "portable"
     with so.config(kernel=first):
         expected = with_torch(case, None)
         g = weights_of(case, expected[0])

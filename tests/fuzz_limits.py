@@ -62,9 +62,6 @@ def gradient_scale(case, name):
         value = float(n)
     if name == "tau":
         tau = float(np.min(case.tau, initial=np.inf))
-        if case.family.startswith("Fast"):
-            # Reverse mode adds up score / epsilon^2 over a pool.
-            n += _largest(case.scores[case.valid()]) / tau
         logit = _largest_logit(case) if case.product == "log_prob" else 1.0
         if case.family == "SoftSort square":
             logit = max(logit, 1.0)  # as in `slope_scale`: exponentials cancel

@@ -368,8 +368,12 @@ def _column_potential(gain, tau):
     for _ in range(200):
         matrix = torch.softmax((gain + g) / tau, 1)
         error = matrix.sum(0) - 1.0
-        hessian = (torch.diag(matrix.sum(0)) - matrix.T @ matrix) / tau
-        inverse = torch.linalg.pinv(hessian, hermitian=True)
+        # diag(sums of columns) - P^T P, whose rows sum to 0: nothing large is subtracted.
+        beside = (matrix.T @ matrix).fill_diagonal_(0.0)
+        hessian = (torch.diag(beside.sum(0)) - beside) / tau
+        # A constant added to g changes nothing: the first stays as it is.
+        inverse = torch.zeros_like(hessian)
+        inverse[1:, 1:] = torch.linalg.inv(hessian[1:, 1:])
         if error.abs().max() < 1e-13:
             return g, inverse
         step, size = inverse @ error, 1.0
