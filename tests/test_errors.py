@@ -38,6 +38,90 @@ CASES = {
         "int 1000",
         "hard()",
     ),
+    "a tau that is no float where dim may be meant": (
+        lambda: so.sort(X, -(10**400)),
+        ValueError,
+        "tau where torch.sort has dim",
+        "-1000",
+        "dim=-1000",
+    ),
+    "an integer of NumPy": (
+        lambda: so.sort(X, np.int64(-1)),
+        ValueError,
+        "tau where torch.sort has dim",
+        "-1",
+        "dim=-1",
+    ),
+    "a dimension for argsort": (
+        lambda: so.argsort(X, -1),
+        ValueError,
+        "tau where torch.argsort has dim",
+        "-1",
+        "dim=-1",
+    ),
+    "a dimension for median": (
+        lambda: so.median(X, 0),
+        ValueError,
+        "tau where torch.median has dim",
+        "0",
+        "dim=0",
+    ),
+    "a dimension for quantile": (
+        lambda: so.quantile(X, 0.5, 0),
+        ValueError,
+        "tau where torch.quantile has dim",
+        "0",
+        "dim=0",
+    ),
+    "q that is no float": (
+        lambda: so.quantile(X, 10**400, 0.1),
+        ValueError,
+        "every q must lie in [0, 1]",
+        "1000",
+        "divide by 100",
+    ),
+    "a row that is no number of a row": (
+        lambda: P.rows(10**400),
+        TypeError,
+        "rows must be an int",
+        "int 1000",
+        "counted from 0",
+    ),
+    "a sparse mask": (
+        lambda: so.sort(X, 0.1, mask=(X > 0).to_sparse()),
+        TypeError,
+        "mask must be a dense array",
+        "layout torch.sparse_coo",
+        "mask.to_dense()",
+    ),
+    "a sparse matrix": (
+        lambda: so.Sinkhorn()(torch.eye(3).to_sparse()),
+        TypeError,
+        "matrix must be a dense array",
+        "layout torch.sparse_coo",
+        "matrix.to_dense()",
+    ),
+    "sparse labels": (
+        lambda: so.knn(POINTS, POINTS, 1, labels=LABELS.to_sparse()),
+        TypeError,
+        "labels must be a dense array",
+        "layout torch.sparse_coo",
+        "labels.to_dense()",
+    ),
+    "numpy's name for interpolation": (
+        lambda: so.quantile(X, 0.5, method="lower"),  # pyright: ignore[reportCallIssue]
+        TypeError,
+        "quantile has the arguments",
+        "method=str 'lower'",
+        "Write interpolation= in place of method=",
+    ),
+    "torchsort's name for the temperature": (
+        lambda: so.rank(X, regularization_strength=1.0),  # pyright: ignore[reportCallIssue]
+        TypeError,
+        "rank has the arguments",
+        "regularization_strength=float 1.0",
+        "Write how=",
+    ),
     "tau by its own name": (
         lambda: so.sort(X, tau=0.1),  # pyright: ignore[reportCallIssue]
         TypeError,
@@ -606,6 +690,18 @@ def test_an_integer_that_may_be_a_dimension_is_a_warning(call, dim):
         y = call(dim)
     assert w[0].filename == __file__
     assert torch.equal(y, call(float(dim)))
+
+
+def test_a_huge_integer_is_a_temperature_that_is_too_large():
+    with pytest.warns(UserWarning, match="temperature tau"), pytest.raises(ValueError, match="tau"):
+        so.sort(X, 10**400)
+
+
+def test_a_nested_tensor_is_refused():
+    with pytest.warns(UserWarning, match="nested"):
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    with pytest.raises(TypeError, match="x must be a dense array"):
+        so.sort(nested)
 
 
 def test_an_integer_that_cannot_be_a_dimension_is_no_warning():

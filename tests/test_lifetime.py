@@ -148,6 +148,82 @@ def test_a_matrix_that_changes_after_it_was_balanced():
     assert torch.equal(P.matrix(), first)
 
 
+def test_a_variable_that_changes_after_p_was_made():
+    tf = pytest.importorskip("tensorflow")
+    x = tf.constant(X)
+    tau, matrix, own = tf.Variable(0.5), tf.Variable(np.eye(3)), tf.Variable(X)
+    made = [so.SoftSort(tau)(x), so.NeuralSort(tau)(x), so.SoftRank(tau)(x), so.SoftSort()(own)]
+    made += [so.OptimalTransportSort(tau)(x), so.Sinkhorn(tau)(tf.eye(3)), so.Sinkhorn()(matrix)]
+    first = [P.matrix() for P in made]
+    tau.assign(5.0)
+    matrix.assign(np.zeros((3, 3)))
+    own.assign([0.0] * 5)
+    for P, expected in zip(made, first, strict=True):
+        np.testing.assert_array_equal(P.matrix(), expected)
+
+
+def test_what_p_returns_is_not_its_own_memory():
+    """Whoever writes to a result must not change P."""
+    made = [how(np.array(X)) for how in RELAXATIONS.values()] + [so.Sinkhorn()(np.eye(5))]
+    with torch.no_grad():
+        made += [how(scores()) for how in RELAXATIONS.values()] + [so.Sinkhorn()(torch.eye(5))]
+        for P in made:
+            v = P.matrix()[0] * 0 + 1
+            products = [P.matrix, P.log_matrix, P.T.matrix, P.entropy, lambda P=P: P.rows([0, 1])]
+            for product in [*products, lambda P=P: P.order]:
+                product()[...] = 0
+            np.testing.assert_allclose(np.asarray(P @ v), 1.0, rtol=1e-6)
+            assert sorted(np.asarray(P.order).tolist()) == list(range(5))
+
+
+def test_a_learnable_temperature_is_differentiated_by_each_product():
+    from softorder.torch import SoftSort
+
+    module = SoftSort(0.5, learnable_tau=True)
+    P = module(scores())
+    for y in (P @ V, P.T @ V, P.entropy()):
+        assert torch.autograd.grad(y[0], module.log_tau)[0].abs() > 0
+
+
+@pytest.mark.parametrize("name", RELAXATIONS)
+def test_a_view_that_was_made_without_gradients_is_differentiated_by_itself(name):
+    x = scores()
+    P = RELAXATIONS[name](x)
+    P.entropy()
+    with torch.no_grad():
+        made = [P.flip(), P.straight_through()]
+    for Q in (P, *made):
+        for y in (Q.entropy(), Q @ V, Q.matrix()):
+            torch.autograd.grad(y.sum(), x)
+
+
+@pytest.mark.parametrize("name", RELAXATIONS)
+def test_inference_mode_leaves_nothing_behind(name):
+    x = scores()
+    P = RELAXATIONS[name](x)
+    with torch.inference_mode():
+        for function in PRODUCTS.values():
+            function(P, V)
+    for function in PRODUCTS.values():
+        _gradients(function(P, V), x)
+
+
+@pytest.mark.parametrize("name", RELAXATIONS)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("shape", [(5,), (2, 5), (2, 1, 5)])
+def test_a_permutation_that_a_compiled_function_used(name, masked, shape):
+    """What was computed there is unknown outside."""
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    x = jnp.broadcast_to(jnp.array(X), shape)
+    mask = jnp.ones(shape, dtype=bool).at[..., 1].set(False) if masked else None
+    P, v = RELAXATIONS[name](x, mask=mask), jnp.arange(5.0)[:, None]
+    expected = RELAXATIONS[name](x, mask=mask) @ v
+    np.testing.assert_allclose(jax.jit(lambda v: P @ v)(v), expected, rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(P @ v, expected, rtol=2e-5, atol=1e-6)
+    jax.grad(lambda v: (P.T @ v).sum())(v)
+
+
 def test_an_operation_does_not_copy_its_scores(monkeypatch):
     """Its permutation is gone before anyone could change them."""
     from softorder._array import find_wiring

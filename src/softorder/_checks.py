@@ -46,15 +46,24 @@ def not_an_array(name: str, value: object, frameworks: Sequence[str]) -> str:
     return message(f"{name} must be an array of {' or '.join(frameworks)}", describe(value), fix)
 
 
-def not_dense(name: str, value: object) -> str:
-    return message(
-        f"{name} must be a dense array",
-        f"{describe(value)} and layout {getattr(value, 'layout', '?')}",
-        f"Make it dense first: {name}.to_dense().",
-    )
+def not_dense(name: str, value: Any) -> str:
+    if getattr(value, "is_nested", False):
+        got, fix = "a nested tensor", f"Pad it with {name}.to_padded_tensor(0.0), and give mask=."
+    else:
+        got = f"{describe(value)} and layout {getattr(value, 'layout', '?')}"
+        fix = f"Make it dense first: {name}.to_dense()."
+    return message(f"{name} must be a dense array", got, fix)
 
 
-_ELSEWHERE = {"tau": "how", "temperature": "how", "axis": "dim", "keepdims": "keepdim"}
+_ELSEWHERE = {
+    "tau": "how",
+    "temperature": "how",
+    "epsilon": "how",
+    "regularization_strength": "how",
+    "axis": "dim",
+    "keepdims": "keepdim",
+    "method": "interpolation",
+}
 
 
 def unknown_argument(operation: str, name: str, value: object, names: Sequence[str]) -> str:
@@ -70,7 +79,7 @@ def unknown_argument(operation: str, name: str, value: object, names: Sequence[s
     )
 
 
-def check_not_dim(how: int, operation: str, *, is_silent: bool) -> None:
+def check_not_dim(how: int, operation: str, *, warn: bool) -> None:
     """Refuse or doubt an integer at the place of `how`, which is that of `dim` in torch."""
     meant = f"softorder.{operation} has the temperature tau where torch.{operation} has dim"
     if how <= 0:
@@ -81,13 +90,13 @@ def check_not_dim(how: int, operation: str, *, is_silent: bool) -> None:
                 f"For the dimension write dim={how}. {_HARD}",
             )
         )
-    if is_silent:
+    if not warn:
         return
     warnings.warn(
         message(
             meant,
             f"{how}, which is taken for tau = {how}, along the last dimension if dim= is not given",
-            f"For the dimension write dim={how}, for the temperature {float(how)} or how={how}.",
+            f"For the dimension write dim={how}, for the temperature {how}.0 or how={how}.",
         ),
         stacklevel=3,
     )
@@ -250,7 +259,7 @@ def check_choice(value: str, choices: Mapping[str, Choice], name: str, fix: str)
     if value not in choices:
         raise ValueError(
             message(
-                f"a {name} given by name must be one of {', '.join(map(repr, choices))}",
+                f"{name}= must be one of {', '.join(map(repr, choices))}",
                 repr(value),
                 fix,
             )
@@ -297,6 +306,11 @@ def check_count(k: Any, n: int, name: str = "k", least: int = 1) -> int:
 def check_numbers(q: Any) -> None:
     """Check that q is a number, or a sequence of numbers (of sequences, ...)."""
     if isinstance(q, REAL):
+        # An int may be too large for a float.
+        if not 0 <= q <= 1:
+            raise ValueError(
+                message("every q must lie in [0, 1]", q, "For percentiles, divide by 100 first.")
+            )
         return
     if isinstance(q, str) or not isinstance(q, Sequence):
         raise TypeError(
@@ -381,6 +395,8 @@ def check_row_numbers(rows: Any) -> list[int] | int:
         if any(isinstance(i, bool) for i in numbers_):
             raise TypeError
         numbers_ = [operator.index(i) for i in numbers_]
+        if any(abs(i) >= 2**63 for i in numbers_):
+            raise TypeError
     except TypeError:
         raise TypeError(
             message(

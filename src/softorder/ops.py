@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import numbers
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
@@ -42,12 +43,13 @@ _Result = TypeVar("_Result")
 
 
 def _operation(
-    dim_habit: int | None = None,
+    dim_habit: int | None = None, *, warn: bool = False
 ) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
     """Let an operation explain the arguments that users of other libraries give it.
 
     Args:
         dim_habit: The place of `how` where torch has `dim`: an integer there is suspect.
+        warn: Whether one that can be a temperature is worth a warning.
     """
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -60,11 +62,11 @@ def _operation(
                 if keyword not in names:
                     raise TypeError(_checks.unknown_argument(name, keyword, kwargs[keyword], names))
             how: Any = args[dim_habit] if dim_habit is not None and len(args) > dim_habit else None
-            if type(how) is int:
+            if isinstance(how, numbers.Integral):
                 wiring = find_wiring(args[0])
                 # A compiler cannot trace a warning.
                 is_silent = wiring is not None and wiring.is_compiling()
-                _checks.check_not_dim(how, name, is_silent=is_silent)
+                _checks.check_not_dim(int(how), name, warn=warn and not is_silent)
             return function(*args, **kwargs)
 
         return operation
@@ -72,7 +74,7 @@ def _operation(
     return decorate
 
 
-@_operation(dim_habit=1)
+@_operation(dim_habit=1, warn=True)
 def sort(
     x: Array,
     how: How = 1.0,
@@ -135,7 +137,7 @@ def _sort_by(
     return cast(xp, y, x.dtype) if xp.isdtype(x.dtype, "real floating") else y
 
 
-@_operation()
+@_operation(dim_habit=1)
 def argsort(
     x: Array,
     how: How = 1.0,
@@ -219,7 +221,7 @@ def rank(
     return move_axis(xp, ranks, -1, dim)
 
 
-@_operation(dim_habit=2)
+@_operation(dim_habit=2, warn=True)
 def topk(
     x: Array,
     k: int,
@@ -300,7 +302,7 @@ def topk_mask(
     return cast(xp, move_axis(xp, share, -1, dim), x.dtype)
 
 
-@_operation()
+@_operation(dim_habit=2)
 def quantile(
     x: Array,
     q: Any,
@@ -422,7 +424,7 @@ def _interpolate(
     return xp.where(weight > 0, (1 - weight) * below + weight * above, below)
 
 
-@_operation()
+@_operation(dim_habit=1)
 def median(
     x: Array,
     how: How = 1.0,
@@ -496,6 +498,7 @@ def knn(
         array([[0.998, 0.002]])
     """
     query, neighbors = read(query, "query"), read(neighbors, "neighbors")
+    labels, mask = read(labels, "labels"), read(mask, "mask")
     wiring = wiring_of(query=query, neighbors=neighbors, labels=labels, mask=mask)
     xp = wiring.xp
     _checks.check_points(xp, query, neighbors)
@@ -555,7 +558,8 @@ def _relaxation(how: How, x: Array) -> Any:
 def _scores(x: Array, mask: Array | None, name: str = "x") -> Array:
     """Check scores by the name that they have here; return the array to compute with."""
     x = read(x, name)
-    _checks.check_floating(wiring_of(**{name: x, "mask": mask}).xp, x, name)
+    wiring = wiring_of(**{name: x, "mask": read(mask, "mask")})
+    _checks.check_floating(wiring.xp, x, name)
     return x
 
 

@@ -126,7 +126,7 @@ class Explicit(OfScores, Rows):
 
     def log_rows(self, rows: Array | None = None) -> Array:
         if rows is None:
-            return self.log_matrix
+            return self.wiring.copy(self.log_matrix)
         return take_along(self.wiring, self.log_matrix, rows[..., :, None], axis=-2)
 
     @property

@@ -70,6 +70,7 @@ class Native(OfScores):
         """
         self._prefix, self._power, self._rebuild = prefix, power, rebuild
         self._problem: NativeProblem | None = None
+        self._trace = self.wiring.trace()
         is_sorted = self.scores.plain_positions is not None
         if not is_sorted and self.wiring.is_plain(self.scores.scores):
             self._sort(self.scores.scores)
@@ -129,7 +130,10 @@ class Native(OfScores):
         """Return the problem for scores broadcast to `shape`, in a dtype; kept for the next."""
         problem = self._problem
         if problem is None or problem.positions.dtype != dtype or problem.shape != shape:
-            problem = self._problem = self._flatten(shape, dtype)
+            problem = self._flatten(shape, dtype)
+            # As in `Kept`: what an inner program computes is unknown to the one outside.
+            if self.wiring.trace() == self._trace:
+                self._problem = problem
         return problem
 
     def _flat_scale(self, shape: tuple[int, ...]) -> Any:

@@ -75,7 +75,8 @@ class PermutationRelaxation(Relaxation, ABC):
             of the scores, the mask and a temperature that is an array: what happens to these later
             does not change it.
         """
-        how, scores, mask = snapshot(self), own_copy(read(scores, "scores")), own_copy(mask)
+        how, scores = snapshot(self), own_copy(read(scores, "scores"))
+        mask = own_copy(read(mask, "mask"))
         return how.brief_permutation(scores, dim=dim, mask=mask)
 
     def brief_permutation(

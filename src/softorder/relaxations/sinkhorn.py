@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from softorder import _checks
-from softorder._array import Array, Wiring, device_of, own_copy, take_along, widen, wiring_of
+from softorder._array import Array, Wiring, device_of, own_copy, read, take_along, widen, wiring_of
 from softorder.kernels.balance import Balance
 from softorder.kernels.dense import Rows
 from softorder.kernels.host import assign
@@ -65,13 +65,13 @@ class Sinkhorn(Relaxation):
         Returns:
             A `SoftPermutation`; it has no scores, so that `sorted` and `sort_scores` are errors.
         """
+        matrix = own_copy(read(matrix, "matrix"))
         wiring = wiring_of(matrix=matrix)
         _checks.check_floating(wiring.xp, matrix, "matrix")
         _checks.check_square(matrix.shape)
-        xp = wiring.xp
         if wiring.is_concrete(matrix):
-            _checks.check_not_certain(xp, matrix)
-        how, matrix = snapshot(self), own_copy(matrix)
+            _checks.check_not_certain(wiring.xp, matrix)
+        how = snapshot(self)
         return SoftPermutation(
             how._match(wiring, matrix),
             lambda: how._match(wiring, matrix),
@@ -180,7 +180,7 @@ class _Matching(Rows):
 
     def log_rows(self, rows: Array | None = None) -> Array:
         if rows is None:
-            return self.log_matrix
+            return own_copy(self.log_matrix)
         return take_along(self.wiring, self.log_matrix, rows[..., :, None], axis=-2)
 
     def sorted(self) -> Array:

@@ -93,7 +93,9 @@ class _RankDistribution(OfScores, Rows):
 
     def rows(self, rows: Array | None = None) -> Array:
         matrix = self._matrix.get(self._make)
-        return matrix if rows is None else take_along(self.wiring, matrix, rows[..., None], axis=-2)
+        if rows is None:
+            return self.wiring.copy(matrix)
+        return take_along(self.wiring, matrix, rows[..., None], axis=-2)
 
     def _make(self) -> Array:
         matrix = rank_distribution(self.scores, *_quadrature(self.shape[-1]), self.scale)

@@ -107,6 +107,7 @@ TENSORFLOW = Wiring(
     is_on_cpu=lambda x: "GPU" not in x.device,
     is_recording=lambda: True,
     outlives=lambda: False,
+    copy=lambda x: tf.convert_to_tensor(x) if isinstance(x, tf.Variable) else x,
     read=_read,
     stop_gradient=tf.stop_gradient,
     take_along_axis=_take_along_axis,

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import torch
 from torch._C._functorch import (
+    get_unwrapped,
     is_functorch_wrapped_tensor,
+    is_gradtrackingtensor,
     is_legacy_batchedtensor,
     maybe_current_level,
 )
@@ -46,6 +48,8 @@ def has_values(x: torch.Tensor) -> bool:
         return False
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
+    while is_gradtrackingtensor(x):
+        x = get_unwrapped(x)
     return x.device.type != "meta" and not is_functorch_wrapped_tensor(x)
 
 
@@ -54,9 +58,17 @@ def is_concrete(x: torch.Tensor) -> bool:
     return x.device.type == "cpu" and has_values(x)
 
 
+def is_inferring() -> bool:
+    """Tell whether tensors are made now that cannot be part of a graph later."""
+    return not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
+
+
 def outlives() -> bool:
-    """Tell whether no backward pass will free what is computed now: a compiler has one for all."""
-    return torch.compiler.is_compiling() or not torch.is_grad_enabled()
+    """Tell whether no backward pass will free what is computed now: a compiler has one for all.
+
+    Not by whether gradients are enabled: a view that is made without them may be used with them.
+    """
+    return torch.compiler.is_compiling()
 
 
 @torch.compiler.assume_constant_result

@@ -18,7 +18,7 @@ from softorder.torch._host import host
 
 
 def _read(x: torch.Tensor, name: str) -> torch.Tensor:
-    if x.layout is not torch.strided:
+    if x.layout is not torch.strided or x.is_nested:
         raise TypeError(_checks.not_dense(name, x))
     return x
 
@@ -118,6 +118,7 @@ TORCH = Wiring(
     matmul=_matmul,
     checkpoint=_checkpoint,
     is_plain=_tracing.is_plain,
+    trace=_tracing.is_inferring,
     outlives=_tracing.outlives,
     copy=torch.clone,
     logsumexp=torch.logsumexp,

@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 import softorder
 from softorder import _checks
+from softorder.kernels.operator import Operator
+from softorder.kernels.scores import SortedScores
 from softorder.permutation import SoftPermutation
+from softorder.relaxations.base import PermutationRelaxation
 from softorder.relaxations.softsort import Metric
 
 
@@ -58,7 +61,11 @@ class SoftSort(nn.Module, softorder.Relaxation):
         self, scores: Tensor, *, dim: int = -1, mask: Tensor | None = None
     ) -> SoftPermutation:
         """Relax the permutation that sorts the scores; see `softorder.SoftSort`."""
-        return softorder.SoftSort(self.tau, self.metric).permutation(scores, dim=dim, mask=mask)
+        if self.log_tau is None:
+            how = softorder.SoftSort(self._initial_tau, self.metric)
+        else:
+            how = _Learned(self.log_tau, self.metric)
+        return how.permutation(scores, dim=dim, mask=mask)
 
     def forward(
         self, scores: Tensor, *, dim: int = -1, mask: Tensor | None = None
@@ -72,6 +79,17 @@ class SoftSort(nn.Module, softorder.Relaxation):
         learns = "" if self.log_tau is None else ", learnable_tau=True"
         tau = self._initial_tau if self.log_tau is None else self.log_tau.exp().item()
         return f"tau={tau:.4g}{metric}{learns}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Learned(PermutationRelaxation):
+    """SoftSort of the temperature exp(log_tau), one for each product."""
+
+    log_tau: Tensor
+    metric: Any
+
+    def operator(self, scores: SortedScores) -> Operator:
+        return softorder.SoftSort(self.log_tau.exp(), self.metric).operator(scores)
 
 
 class PowerMetric(nn.Module):
