@@ -551,7 +551,7 @@ def test_frameworks_do_not_mix():
     P = so.SoftSort(0.1)(tf.constant(X))
     with pytest.raises(TypeError, match=r"v of numpy and scores of tensorflow"):
         P @ X.T
-    with pytest.raises(TypeError, match=r"scores of tensorflow and tau of numpy"):
+    with pytest.raises(TypeError, match=r"x of tensorflow and how of numpy"):
         so.sort(tf.constant(X), np.array(0.1))
     with pytest.raises(TypeError, match=r"P\.T @ v"):
         tf.constant(X) @ P

@@ -269,7 +269,7 @@ class LastDim(so.Relaxation):
 
 
 WRONG = [
-    (WithIntegers(), "integer_scores_are_a_type_error", "sort"),
+    (WithIntegers(), "integer_scores_are_a_type_error", "matrix"),
     (AlteredSort(in_float64), "dtype_in_is_dtype_out", "sort"),
     (AlteredSort(half_in_float32), "half_precision_loses_rounding_alone", "sort"),
     (AlteredRank(ranks_in_half), "half_precision_loses_rounding_alone", "rank"),

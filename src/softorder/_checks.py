@@ -307,7 +307,7 @@ def check_numbers(q: Any) -> None:
     """Check that q is a number, or a sequence of numbers (of sequences, ...)."""
     if isinstance(q, REAL):
         # An int may be too large for a float.
-        if not 0 <= q <= 1:
+        if q < 0 or not q <= 1:
             raise ValueError(
                 message("every q must lie in [0, 1]", q, "For percentiles, divide by 100 first.")
             )
