@@ -307,9 +307,12 @@ struct Bank {
         if (Features) held_moments[c] = s; else Kernel::write(memory + (channels() + c) * width, s);
     }
 
-    // Take in the inputs of a position.
+    // Take in the inputs of a position. One of them is always 1, wherever its place is used for.
     void add(const double* w) {
-        for (int c = 0; c < channels(); ++c) set(c, Kernel::add(state(c), w[c]));
+        const int f = features();
+        for (int c = 0; c < f; ++c) set(c, Kernel::add(state(c), w[c]));
+        set(f, Kernel::add(state(f), 1.0));
+        for (int c = f + 1; c < channels(); ++c) set(c, Kernel::add(state(c), w[c]));
     }
     // Cross a gap.
     void pass(const double* gate, double gap) {
@@ -343,23 +346,22 @@ struct Bank {
     }
 };
 
-template <class Kernel, int Features, bool Moments>
+template <class Kernel, int Features, bool Moments, bool KeepsRows>
 SOFTORDER_KERNEL
 double differentiate_channels(const Kernel& kernel, const double* gate, const double* gap,
-                              int64_t length, const double* input, int features, double* left,
-                              double* right, double* spread, double* force,
-                              double* of_position) {
+                              int64_t length, double* input, int features, double* left,
+                              double* right, double* spread, double* force) {
     typedef typename Kernel::State State;
     constexpr int width = Kernel::width;
     const int f = Features ? Features : features, channels = 2 * f + 2;
     double moment_up = 0, moment_down = 0;
     Bank<Kernel, Features, Moments> from_left(features, left), from_right(features, right);
     const auto up = [&](int64_t i, auto first) {
-        const double* w = input + i * channels;
+        double* w = input + i * channels;
         from_left.pass(gate + i * width, gap[i]);
         const State own_row = from_left.of_position(w);
         put_or_add(force[i], kernel.slope(own_row + from_left.of_item(w)), first);
-        if (of_position) put_or_add(of_position[i], kernel.slope(own_row), first);
+        if (KeepsRows) put_or_add(w[f], kernel.slope(own_row), first);
         for (int c = 0; c < f; ++c) {
             put_or_add(spread[i * f + c], kernel.value(from_left.state(f + 1 + c)), first);
         }
@@ -369,11 +371,11 @@ double differentiate_channels(const Kernel& kernel, const double* gate, const do
     const double* gate_above = kOpenGate;
     double gap_above = 0;
     const auto down = [&](int64_t i, auto first) {
-        const double* w = input + i * channels;
+        double* w = input + i * channels;
         from_right.pass(gate_above, gap_above);
         const State own_row = from_right.of_position(w);
         put_or_add(force[i], -kernel.slope(own_row + from_right.of_item(w)), first);
-        if (of_position) put_or_add(of_position[i], -kernel.slope(own_row), first);
+        if (KeepsRows) put_or_add(w[f], -kernel.slope(own_row), first);
         for (int c = 0; c < f; ++c) {
             const double own = w[f + 1 + c];
             put_or_add(spread[i * f + c], own + kernel.value(from_right.state(f + 1 + c)), first);
@@ -387,16 +389,32 @@ double differentiate_channels(const Kernel& kernel, const double* gate, const do
     return moment_up + moment_down;
 }
 
+template <class Kernel, int Features>
+auto derivative_of(bool with_moment, bool keeps_rows) {
+    if (with_moment) {
+        return keeps_rows ? differentiate_channels<Kernel, Features, true, true>
+                          : differentiate_channels<Kernel, Features, true, false>;
+    }
+    return keeps_rows ? differentiate_channels<Kernel, Features, false, true>
+                      : differentiate_channels<Kernel, Features, false, false>;
+}
+
+// One feature (a sort) and two (ranks) are kept in registers, if they are real.
+template <class Kernel>
+auto choose_derivative(int features, bool with_moment, bool keeps_rows) {
+    if (features == 1) return derivative_of<Kernel, 1>(with_moment, keeps_rows);
+    if (features == 2 && Kernel::width == 1) {
+        return derivative_of<Kernel, Kernel::width == 1 ? 2 : 0>(with_moment, keeps_rows);
+    }
+    return derivative_of<Kernel, 0>(with_moment, keeps_rows);
+}
+
 template <class Kernel>
 double differentiate(const Terms& terms, const double* gate, const double* gap, int64_t length,
-                     const double* input, int features, bool with_moment, double* left,
-                     double* right, double* spread, double* force, double* of_position) {
-    const Kernel kernel(terms);
-    const auto run = features == 1 ? (with_moment ? differentiate_channels<Kernel, 1, true>
-                                                  : differentiate_channels<Kernel, 1, false>)
-                                   : (with_moment ? differentiate_channels<Kernel, 0, true>
-                                                  : differentiate_channels<Kernel, 0, false>);
-    return run(kernel, gate, gap, length, input, features, left, right, spread, force, of_position);
+                     double* input, int features, bool with_moment, bool keeps_rows, double* left,
+                     double* right, double* spread, double* force) {
+    const auto run = choose_derivative<Kernel>(features, with_moment, keeps_rows);
+    return run(Kernel(terms), gate, gap, length, input, features, left, right, spread, force);
 }
 
 template <class Kernel>

@@ -43,12 +43,13 @@ struct BlockKernels {
     // For channels (p_1..p_f, 1, s_1..s_f, q) and C_ij = s_i . p_j - q_i:
     //   spread[i] = sum_j k(u_ij) s_j,
     //   force[i] = derivative of sum_ij C_ij k(u_ij) by the place of i, in units of the scale,
-    //   of_position[i] = the part of it that row i has (null if not wanted: the rest is the item's),
+    //   input[i, f] = the part of it that row i has, in place of 1, if `keeps_rows`; the rest is the
+    //     item's,
     //   returns sum_ij C_ij u_ij (-k'(u_ij)), if `with_moment`; it is the scale's derivative.
     double (*differentiate)(const Terms& terms, const double* gate, const double* gap,
-                            int64_t length, const double* input, int features, bool with_moment,
-                            double* left, double* right, double* spread, double* force,
-                            double* of_position);
+                            int64_t length, double* input, int features, bool with_moment,
+                            bool keeps_rows, double* left, double* right, double* spread,
+                            double* force);
 };
 
 // The kernels for this machine: one real term, or several complex ones.

@@ -30,13 +30,13 @@ struct BlockScratch {
 // What a run needs, kept from row to row.
 struct Workspace {
     Scratch gap, gate, input, left, right;
-    Scratch z, force, of_position;
+    Scratch z, force;
     BlockScratch block;
 
     int64_t capacity() const {
         int64_t total = 0;
-        for (const Scratch* s : {&gap, &gate, &input, &left, &right, &z, &force, &of_position,
-                                 &block.gate, &block.sums, &block.force}) {
+        for (const Scratch* s : {&gap, &gate, &input, &left, &right, &z, &force, &block.gate,
+                                 &block.sums, &block.force}) {
             total += s->capacity();
         }
         return total;
@@ -81,10 +81,10 @@ class RunSolver {
     }
 
     // The derivatives, for the inputs that the last sums left: done(begin, length, spread, force).
-    // What rows have of the force, in units of the scale too, goes to of_position (length,), which
-    // may be null. Returns the scale's derivative.
+    // If keeps_rows, what rows have of the force, in units of the scale too, takes the place of the
+    // input that is 1. Returns the scale's derivative.
     template <class Done>
-    double derivatives(int features, bool with_moment, double* of_position, const Done& done) {
+    double derivatives(int features, bool with_moment, bool keeps_rows, const Done& done) {
         std::vector<double> moment(with_moment ? index(blocks_) : 0);
         const int channels = 2 * features + 2, moments = with_moment ? features + 1 : 0;
         const auto as_they_are = [](int64_t, int64_t, double*) {};
@@ -93,8 +93,7 @@ class RunSolver {
             double* force = block.scratch.force.get(block.length);
             const double of_block = kernels_.differentiate(
                 terms_, block.gate, block.gap, block.length, block.input, features, with_moment,
-                block.left, block.right, spread, force,
-                of_position ? of_position + (block.begin - run_.begin) : nullptr);
+                keeps_rows, block.left, block.right, spread, force);
             if (with_moment) moment[index((block.begin - run_.begin) / block_size_)] = of_block;
             done(block.begin, block.length, spread, force);
         });
@@ -105,8 +104,9 @@ class RunSolver {
 
     // What the force is multiplied by: the derivative by a place, in units of the scale.
     double unit() const { return run_.tied ? 0 : inverse_scale_; }
-    // p_1..p_f, 1, s_1..s_f, q of every position, as the derivatives used them.
-    const double* inputs() const { return memory_.input.get(0); }
+    // p_1..p_f, 1 or what the row has of the force, s_1..s_f, q of every position, as the derivatives
+    // left them.
+    double* inputs() const { return memory_.input.get(0); }
 
   private:
     // Calls visit(block) for every block, with `channels` inputs for each position as
@@ -334,48 +334,59 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
 
 // For one group of ties and k(u) = exp(-u), whose slope at 0 depends on which of two comes first:
 // exchanges the slopes of the order that the ties stand in for the mean over all orders
-// (kernels/README.md, "Tied scores"). `force` is the derivative by the scores, and `of_position`, in
-// units of `unit`, what rows have of it. These and the inputs begin with the group; `scratch` has
-// room for 4 numbers for each channel.
+// (kernels/README.md, "Tied scores"). `force` is the derivative by the scores; what rows have of it,
+// in units of `unit`, stands among the inputs. Both begin with the group; `scratch` has room for 4
+// numbers for each feature.
 template <int Features>
-void exchange_tied_slopes(int64_t size, int64_t any_features, const double* inputs, double unit,
-                          double* scratch, double* of_position, double* force) {
+void exchange_tied_slopes(int64_t size, int64_t any_features, double* inputs, double unit,
+                          double* scratch, double* force) {
     const int64_t f = Features ? Features : any_features, channels = 2 * f + 2;
-    double *before = scratch, *after = before + channels, *mean = after + channels;
-    double* lean = mean + channels;  // each position times its imbalance
-    std::fill(scratch, scratch + 4 * channels, 0.0);
-    for (int64_t i = 0; i < size; ++i) {
-        for (int64_t c = 0; c < channels; ++c) {
-            after[c] += inputs[i * channels + c];
-            lean[c] += imbalance(size, i) * inputs[i * channels + c];
-        }
-    }
-    for (int64_t c = 0; c < channels; ++c) {
-        mean[c] = after[c] / static_cast<double>(size);
-        lean[c] /= static_cast<double>(size - 1);
-    }
+    double held[4 * (Features ? Features : 1)];
+    // Sums over those before less those after; each s times its imbalance; the mean of p.
+    double* p_beside = Features ? held : scratch;
+    double *s_beside = p_beside + f, *lean = s_beside + f, *mean = lean + f;
+    double q_beside = 0;
+    std::fill(p_beside, p_beside + 4 * f, 0.0);
     for (int64_t i = 0; i < size; ++i) {
         const double *p = inputs + i * channels, *s = p + f + 1;
-        for (int64_t c = 0; c < channels; ++c) after[c] -= p[c];
-        double row = imbalance(size, i) * s[f];
-        double column = after[2 * f + 1] - before[2 * f + 1], of_all_orders = 0;
+        q_beside -= s[f];
         for (int64_t c = 0; c < f; ++c) {
-            row += s[c] * (before[c] - after[c]);
-            column += p[c] * (before[f + 1 + c] - after[f + 1 + c]);
-            of_all_orders += lean[f + 1 + c] * (p[c] - mean[c]);
+            p_beside[c] -= p[c];
+            s_beside[c] -= s[c];
+            lean[c] += imbalance(size, i) * s[c];
         }
-        for (int64_t c = 0; c < channels; ++c) before[c] += p[c];
-        of_position[i] -= row;
+    }
+    const double share = 1 / static_cast<double>(size), others = 1 / static_cast<double>(size - 1);
+    for (int64_t c = 0; c < f; ++c) {
+        mean[c] = -p_beside[c] * share;
+        lean[c] *= others;
+    }
+    for (int64_t i = 0; i < size; ++i) {
+        double *p = inputs + i * channels, *s = p + f + 1;
+        q_beside += s[f];
+        double row = imbalance(size, i) * s[f], column = -q_beside, of_all_orders = 0;
+        q_beside += s[f];
+        for (int64_t c = 0; c < f; ++c) {
+            p_beside[c] += p[c];
+            s_beside[c] += s[c];
+            row += s[c] * p_beside[c];
+            column += p[c] * s_beside[c];
+            of_all_orders += lean[c] * (p[c] - mean[c]);
+            p_beside[c] += p[c];
+            s_beside[c] += s[c];
+        }
+        p[f] -= row;
         force[i] += unit * (of_all_orders - row - column);
     }
 }
 
 // Shares what positions have of the force among the items of a group of ties.
-inline void share_among_ties(int64_t size, double unit, const double* of_position, double* force) {
+inline void share_among_ties(int64_t size, int64_t channels, double unit, const double* of_row,
+                             double* force) {
     double sum = 0;
-    for (int64_t i = 0; i < size; ++i) sum += of_position[i];
+    for (int64_t i = 0; i < size; ++i) sum += of_row[i * channels];
     const double mean = sum / static_cast<double>(size);
-    for (int64_t i = 0; i < size; ++i) force[i] += unit * (mean - of_position[i]);
+    for (int64_t i = 0; i < size; ++i) force[i] += unit * (mean - of_row[i * channels]);
 }
 
 // The derivatives of a product for every row. The first stage has the channels p, which
@@ -411,7 +422,6 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Re
                             }
                         });
             const bool ties = to.scores && !run.tied && any_ties(sorted, run.begin, run.end);
-            double* of_position = ties ? memory.of_position.get(run.end - run.begin) : nullptr;
             const double unit = solver.unit();
             const auto done = [&](int64_t begin, int64_t size, const double* spread,
                                   const double* slope) {
@@ -419,8 +429,7 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Re
                     force[begin + i] = unit * slope[i] + spread_to(row, begin + i, spread + i * f);
                 }
             };
-            const double moment =
-                solver.derivatives(static_cast<int>(f), to.scale, of_position, done);
+            const double moment = solver.derivatives(static_cast<int>(f), to.scale, ties, done);
             // Infinite scores have equal weights, whatever the scale; as values they are no moment.
             if (to.scale && !run.tied) to.scale[row] += moment;
             if (!to.scores || run.tied) continue;
@@ -429,15 +438,15 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Re
                 b += run.begin, e += run.begin;
                 while (b > run.begin && b < e && sorted[b] == sorted[b - 1]) ++b;
                 while (b < e && e < run.end && sorted[e] == sorted[e - 1]) ++e;
-                std::vector<double> scratch(ties ? 4 * static_cast<size_t>(channels) : 0);
+                std::vector<double> scratch(ties && !Features ? 4 * static_cast<size_t>(f) : 0);
                 const auto share = [&](int64_t first, int64_t last) {
-                    const int64_t size = last - first, at = first - run.begin;
+                    const int64_t size = last - first;
+                    double* inputs = solver.inputs() + (first - run.begin) * channels;
                     if (rows.terms.count == 1) {
-                        exchange_tied_slopes<Features>(size, f, solver.inputs() + at * channels,
-                                                       unit, scratch.data(), of_position + at,
+                        exchange_tied_slopes<Features>(size, f, inputs, unit, scratch.data(),
                                                        force + first);
                     }
-                    share_among_ties(size, unit, of_position + at, force + first);
+                    share_among_ties(size, channels, unit, inputs + f, force + first);
                 };
                 if (ties) for_each_tie(sorted, b, e, share);
                 for (int64_t i = b; i < e; ++i) {

@@ -275,6 +275,7 @@ _FRAMEWORKS: dict[str, tuple[tuple[str, ...], Callable[[], Wiring]]] = {
 }
 
 
+_NO_ARRAYS = (type(None), float, int, str)
 # By the type of array: to look again would cost as much as a small sort.
 _found: dict[type, Wiring] = {}
 
@@ -282,7 +283,7 @@ _found: dict[type, Wiring] = {}
 def find_wiring(x: object) -> Wiring | None:
     """Return the wiring of the framework that x is an array of; None if it is none's."""
     wiring = _found.get(type(x))
-    if wiring is None:
+    if wiring is None and not isinstance(x, _NO_ARRAYS):
         wiring = _look_for_wiring(x)
         if wiring is not None:
             _found[type(x)] = wiring

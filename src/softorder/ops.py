@@ -11,9 +11,10 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import numbers
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+import numpy
 
 from softorder import _checks, relaxations
 from softorder._array import (
@@ -62,7 +63,7 @@ def _operation(
                 if keyword not in names:
                     raise TypeError(_checks.unknown_argument(name, keyword, kwargs[keyword], names))
             how: Any = args[dim_habit] if dim_habit is not None and len(args) > dim_habit else None
-            if isinstance(how, numbers.Integral):
+            if isinstance(how, (int, numpy.integer)):
                 wiring = find_wiring(args[0])
                 # A compiler cannot trace a warning.
                 is_silent = wiring is not None and wiring.is_compiling()
@@ -558,7 +559,9 @@ def _relaxation(how: How, x: Array) -> Any:
 def _scores(x: Array, mask: Array | None, name: str = "x") -> Array:
     """Check scores by the name that they have here; return the array to compute with."""
     x = read(x, name)
-    wiring = wiring_of(**{name: x, "mask": read(mask, "mask")})
+    wiring = find_wiring(x)
+    if wiring is None or mask is not None:
+        wiring = wiring_of(**{name: x, "mask": read(mask, "mask")})
     _checks.check_floating(wiring.xp, x, name)
     return x
 

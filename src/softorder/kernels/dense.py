@@ -22,7 +22,7 @@ from softorder._array import (
     take_along,
 )
 from softorder.kernels.operator import Operator
-from softorder.kernels.scores import MASKED, Kept, SortedScores, pick
+from softorder.kernels.scores import MASKED, Cache, SortedScores, pick
 
 
 class OfScores(Operator):
@@ -122,7 +122,7 @@ class Explicit(OfScores, Rows):
         """
         self._hold(scores)
         self._make = log_matrix
-        self._log_matrix = Kept(scores.wiring)
+        self._cache = Cache(scores.wiring)
 
     def log_rows(self, rows: Array | None = None) -> Array:
         if rows is None:
@@ -131,7 +131,7 @@ class Explicit(OfScores, Rows):
 
     @property
     def log_matrix(self) -> Array:
-        return self._log_matrix.get(self._make)
+        return self._cache.get("log_matrix", self._make)
 
 
 class Grouped(Explicit):

@@ -131,7 +131,7 @@ class Native(OfScores):
         problem = self._problem
         if problem is None or problem.positions.dtype != dtype or problem.shape != shape:
             problem = self._flatten(shape, dtype)
-            # As in `Kept`: what an inner program computes is unknown to the one outside.
+            # As in `Cache`: what an inner program computes is unknown to the one outside.
             if self.wiring.trace() == self._trace:
                 self._problem = problem
         return problem

@@ -14,26 +14,41 @@ from softorder.kernels.ties import Ties, find_ties
 FINITE, PLUS_INFINITY, MINUS_INFINITY, MASKED = 0, 1, 2, 3
 
 
-class Kept:
+class Cache:
     """What is computed once; once more if that was without the gradient that is wanted now."""
 
-    def __init__(self, wiring: Wiring, *, constant: bool = False) -> None:
-        """Keep nothing yet; what is constant has no gradient."""
+    def __init__(self, wiring: Wiring) -> None:
+        """Hold nothing yet."""
         self._wiring = wiring
-        self._trace = wiring.trace()
-        self._value: Any = None
-        self._constant = constant
-        self._has_gradient = False
+        self._made_in = self._trace = wiring.trace()
+        self._constants: dict[str, Any] = {}
+        self._values: dict[str, tuple[Any, bool]] = {}
 
-    def get(self, make: Callable[[], Any]) -> Any:
-        """Return what `make` gives. It is not held: a cycle would keep memory from being freed."""
-        recording = not self._constant and self._wiring.is_recording()
-        if self._value is not None and (self._has_gradient or not recording):
-            return self._value
+    def renewed(self) -> Cache:
+        """Return a cache that has the constants alone."""
+        cache = copy.copy(self)
+        cache._trace, cache._values = self._wiring.trace(), {}
+        return cache
+
+    def constant(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return what `make` gives, which has no gradient."""
+        if name not in self._constants:
+            value = make()
+            # What an inner program computes is unknown to the one that this was made in.
+            if self._wiring.trace() != self._made_in:
+                return value
+            self._constants[name] = value
+        return self._constants[name]
+
+    def get(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return what `make` gives, with its gradient."""
+        recording = self._wiring.is_recording()
+        value, has_gradient = self._values.get(name, (None, False))
+        if value is not None and (has_gradient or not recording):
+            return value
         value = make()
-        # What an inner program computes is unknown to the one that this was made in.
         if self._wiring.trace() == self._trace:
-            self._value, self._has_gradient = value, recording
+            self._values[name] = value, recording
         return value
 
 
@@ -59,13 +74,8 @@ class SortedScores:
         self.shape = tuple(self._scores.shape)
         self.dtype = self._scores.dtype
         self.device = device_of(self._scores)
-        self._order = Kept(wiring, constant=True)
+        self._cache = Cache(wiring)
         self._plain_positions: Array | None = None
-        self._blocks = Kept(wiring, constant=True)
-        self._ties = Kept(wiring, constant=True)
-        self._items = Kept(wiring)
-        self._sorted_items = Kept(wiring)
-        self._positions = Kept(wiring)
         self._window: slice | None = None
 
     @property
@@ -76,11 +86,13 @@ class SortedScores:
     @property
     def order(self) -> Array:
         """Index of the item at each position. Stable at ties; masked items last."""
-        return self._order.get(lambda: _descending(self.wiring, self.scores, self.valid))
+        return self._cache.constant(
+            "order", lambda: _descending(self.wiring, self.scores, self.valid)
+        )
 
     def set_order(self, order: Array, positions: Array | None) -> None:
         """Take the order from a kernel that sorts by itself, with the sorted scores as they are."""
-        self._order.get(lambda: order)
+        self._cache.constant("order", lambda: order)
         self._plain_positions = positions
 
     @property
@@ -110,12 +122,12 @@ class SortedScores:
         """The scores as they came, 0 where infinite or masked; each has its own gradient."""
         if self._window is not None:
             return self.sorted_items[..., self._window]
-        return self._items.get(self._clean)
+        return self._cache.get("items", self._clean)
 
     @property
     def sorted_items(self) -> Array:
         """`items` in decreasing order; each has its own gradient still."""
-        return self._sorted_items.get(self._sort)
+        return self._cache.get("sorted_items", self._sort)
 
     @property
     def positions(self) -> Array:
@@ -123,12 +135,12 @@ class SortedScores:
 
         A position that tied scores share sends each of them the same part of its gradient.
         """
-        return self._positions.get(self._share)
+        return self._cache.get("positions", self._share)
 
     @property
     def ties(self) -> Ties | None:
         """The groups of tied finite scores; None where it can be seen that there are none."""
-        return self._ties.get(self._find_ties)[0]
+        return self._cache.constant("ties", self._find_ties)
 
     def by_item(self, x: Array) -> Array:
         """Return x, given by position, by item: (..., n), or fewer in a window of `in_order`."""
@@ -178,9 +190,7 @@ class SortedScores:
     def renewed(self) -> SortedScores:
         """Return the same scores in the same order, without what was computed with a gradient."""
         scores = copy.copy(self)
-        scores._items = Kept(self.wiring)
-        scores._sorted_items = Kept(self.wiring)
-        scores._positions = Kept(self.wiring)
+        scores._cache = self._cache.renewed()
         return scores
 
     def sorted(self) -> Array:
@@ -196,11 +206,12 @@ class SortedScores:
         The items of the result are in sorted order, so that a kernel can leave out far ones.
         """
         window = SortedScores(self.wiring, self._scores, self.valid)
-        window._order.get(lambda: self.order)
-        window._blocks.get(lambda: (self.position_block[..., start:stop], self.position_block))
-        window._ties.get(lambda: (self.ties,))
-        window._sorted_items.get(lambda: self.sorted_items)
-        window._positions.get(lambda: self.positions)
+        block = self.position_block
+        window._cache.constant("order", lambda: self.order)
+        window._cache.constant("blocks", lambda: (block[..., start:stop], block))
+        window._cache.constant("ties", lambda: self.ties)
+        window._cache.get("sorted_items", lambda: self.sorted_items)
+        window._cache.get("positions", lambda: self.positions)
         window._window = slice(start, stop)
         return window
 
@@ -214,9 +225,9 @@ class SortedScores:
         x = self.sorted_items
         return x if self.ties is None else self.ties.average_gradient(x)
 
-    def _find_ties(self) -> tuple[Ties | None]:
+    def _find_ties(self) -> Ties | None:
         values = self.wiring.stop_gradient(self.sorted_items)
-        return (find_ties(self.wiring, values, self.position_block == FINITE),)
+        return find_ties(self.wiring, values, self.position_block == FINITE)
 
     def _spoiled(self) -> Array:
         """Return the scores with -inf where masked, and NaN in all of a row that has one.
@@ -231,7 +242,7 @@ class SortedScores:
         return scores + xp.astype(xp.where(spoiled, math.nan, 0.0), scores.dtype)
 
     def _find_blocks(self) -> tuple[Array, Array]:
-        return self._blocks.get(self._make_blocks)
+        return self._cache.constant("blocks", self._make_blocks)
 
     def _make_blocks(self) -> tuple[Array, Array]:
         xp = self.wiring.xp

@@ -11,7 +11,7 @@ from softorder.kernels.contests import expected_ranks, rank_distribution
 from softorder.kernels.dense import OfScores, Rows
 from softorder.kernels.operator import Operator
 from softorder.kernels.rank_tails import log_rank_probability
-from softorder.kernels.scores import MASKED, Kept, SortedScores, pick
+from softorder.kernels.scores import MASKED, Cache, SortedScores, pick
 from softorder.relaxations.base import (
     PermutationRelaxation,
     RankRelaxation,
@@ -89,10 +89,10 @@ class _RankDistribution(OfScores, Rows):
     def __init__(self, scores: SortedScores, scale: Any) -> None:
         self._hold(scores)
         self.scale = scale
-        self._matrix = Kept(scores.wiring)
+        self._cache = Cache(scores.wiring)
 
     def rows(self, rows: Array | None = None) -> Array:
-        matrix = self._matrix.get(self._make)
+        matrix = self._cache.get("matrix", self._make)
         if rows is None:
             return self.wiring.copy(matrix)
         return take_along(self.wiring, matrix, rows[..., None], axis=-2)
