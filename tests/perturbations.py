@@ -116,7 +116,7 @@ def _average_items():
     """Let tied items share the whole gradient, not only that of their positions."""
 
     def sort(self):
-        items = self._items.get(self._clean)
+        items = self._cache.get("items", self._clean)
         return take_along(self.wiring, items, self.order, axis=-1)
 
     scores.SortedScores._sort = sort
