@@ -172,13 +172,3 @@ def test_batch_rows_do_not_feel_each_other(generator):
 def test_wrong_settings(arguments, error, message):
     with pytest.raises(error, match=message):
         so.OptimalTransportSort(**arguments)
-
-
-@pytest.mark.parametrize("transform", ["grad", "jacfwd", "jacrev"])
-def test_a_tolerance_serves_torch_func(transform):
-    x = torch.tensor([0.3, -1.2, 0.9, 2.0], dtype=torch.float64)
-    found = []
-    for settings in ({"tolerance": 1e-12}, {"iterations": 2000}):
-        how = so.OptimalTransportSort(0.5, **settings)
-        found.append(getattr(torch.func, transform)(lambda x, how=how: so.rank(x, how)[1])(x))
-    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-8)

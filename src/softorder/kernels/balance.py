@@ -191,7 +191,7 @@ class Balance:
             raise ValueError(
                 _checks.message(
                     "tolerance= looks at values after each iteration",
-                    "values that cannot be looked at (compiled, vmap, another device)",
+                    "values that cannot be looked at (compiled, vmap, torch.func, another device)",
                     "Give the number of iterations instead, and leave tolerance=None.",
                 )
             )

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch._C._functorch import (
-    get_unwrapped,
     is_functorch_wrapped_tensor,
-    is_gradtrackingtensor,
     is_legacy_batchedtensor,
     maybe_current_level,
 )
@@ -48,8 +46,6 @@ def has_values(x: torch.Tensor) -> bool:
         return False
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
-    while is_gradtrackingtensor(x):
-        x = get_unwrapped(x)
     return x.device.type != "meta" and not is_functorch_wrapped_tensor(x)
 
 
