@@ -446,6 +446,8 @@ def find(seed):
             warnings.simplefilter("error")
             # torch.func imports deprecated parts of torch.
             warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
+            # Half-way between two infinities is NaN, and NumPy says so, as in numpy.quantile.
+            warnings.filterwarnings("ignore", "invalid value encountered in add", RuntimeWarning)
             examine(case)
     except Finding as finding:
         said = str(finding)
