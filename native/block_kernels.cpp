@@ -399,7 +399,7 @@ auto derivative_of(bool with_moment, bool keeps_rows) {
                       : differentiate_channels<Kernel, Features, false, false>;
 }
 
-// One feature (a sort) and two (ranks) are kept in registers, if they are real.
+// In the real kernel, the states of one feature (a sort) or two (ranks) stay in registers.
 template <class Kernel>
 auto choose_derivative(int features, bool with_moment, bool keeps_rows) {
     if (features == 1) return derivative_of<Kernel, 1>(with_moment, keeps_rows);
