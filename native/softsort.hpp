@@ -392,10 +392,11 @@ inline void share_among_ties(int64_t size, int64_t channels, double unit, const 
 // The derivatives of a product for every row. The first stage has the channels p, which
 // read(row, position, p) gives, and 1; from their sums, middle(row, position, sums, s)
 // computes s and q. The second stage has all of them; what spread_to(row, position, K s) returns is
-// added to the derivative by the score there.
+// added to the derivative by the score there. A `symmetric` function of the scores does not depend
+// on which item is which, so tied scores have equal derivatives.
 template <int Features, class Float, class Read, class Middle, class Spread>
-void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Read& read,
-                   const Middle& middle, const Spread& spread_to) {
+void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, bool symmetric,
+                   const Read& read, const Middle& middle, const Spread& spread_to) {
     const int64_t n = rows.n, f = features_of<Features>(rows);
     for_each_row(rows, [&](int64_t row, const Runs& runs, double scale, int threads,
                            Workspace& memory) {
@@ -429,7 +430,8 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Re
                     force[begin + i] = unit * slope[i] + spread_to(row, begin + i, spread + i * f);
                 }
             };
-            const double moment = solver.derivatives(static_cast<int>(f), to.scale, ties, done);
+            const double moment =
+                solver.derivatives(static_cast<int>(f), to.scale, ties && !symmetric, done);
             // Infinite scores have equal weights, whatever the scale; as values they are no moment.
             if (to.scale && !run.tied) to.scale[row] += moment;
             if (!to.scores || run.tied) continue;
@@ -438,7 +440,8 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Re
                 b += run.begin, e += run.begin;
                 while (b > run.begin && b < e && sorted[b] == sorted[b - 1]) ++b;
                 while (b < e && e < run.end && sorted[e] == sorted[e - 1]) ++e;
-                std::vector<double> scratch(ties && !Features ? 4 * static_cast<size_t>(f) : 0);
+                const size_t room = ties && !symmetric && !Features ? 4 * static_cast<size_t>(f) : 0;
+                std::vector<double> scratch(room);
                 const auto share = [&](int64_t first, int64_t last) {
                     const int64_t size = last - first;
                     double* inputs = solver.inputs() + (first - run.begin) * channels;
@@ -448,7 +451,11 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Re
                     }
                     share_among_ties(size, channels, unit, inputs + f, force + first);
                 };
-                if (ties) for_each_tie(sorted, b, e, share);
+                if (ties && symmetric) {
+                    average_ties(sorted, b, e, force);
+                } else if (ties) {
+                    for_each_tie(sorted, b, e, share);
+                }
                 for (int64_t i = b; i < e; ++i) {
                     to.scores[row * n + order[i]] = static_cast<Float>(force[i]);
                 }
@@ -490,7 +497,7 @@ void apply_backward(const Rows<Float>& rows, const Float* v, const Float* g_y, c
         }
         return 0.0;
     };
-    differentiate<Features>(rows, to, read, middle, spread_to);
+    differentiate<Features>(rows, to, !v, read, middle, spread_to);
 }
 
 // w = P^T u = K (u / Z), by item; u is by position.
@@ -573,7 +580,7 @@ void apply_transposed_backward(const Rows<Float>& rows, const Float* u, const Fl
         }
     };
     const auto spread_to = [](int64_t, int64_t, const double*) { return 0.0; };
-    differentiate<Features>(rows, to, read, middle, spread_to);
+    differentiate<Features>(rows, to, false, read, middle, spread_to);
 }
 
 }  // namespace softorder
