@@ -87,14 +87,13 @@ def is_plain(*arrays: object) -> bool:
         return on_cpu and not is_transformed()
     if torch._C._get_tracing_state() is not None or maybe_current_level() is not None:
         return False
-    types = _TRACED_TYPES if is_tracing() else _PLAIN_TYPES
-    return all(_is_plain_tensor(x, types) for x in arrays if isinstance(x, torch.Tensor))
-
-
-def _is_plain_tensor(x: torch.Tensor, types: tuple[type, ...]) -> bool:
-    return (
-        type(x) in types
-        and x.is_cpu
-        and (forward_ad._current_level < 0 or forward_ad.unpack_dual(x).tangent is None)
-        and not is_legacy_batchedtensor(x)
-    )
+    types = _TRACED_TYPES if is_in_torch_dispatch_mode() else _PLAIN_TYPES
+    # A loop: this is asked three times in every small sort, and a generator would take as long.
+    for x in arrays:
+        if not isinstance(x, torch.Tensor):
+            continue
+        if type(x) not in types or not x.is_cpu or is_legacy_batchedtensor(x):
+            return False
+        if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
+            return False
+    return True
