@@ -171,18 +171,18 @@ def pairs(operations):
 
 
 def few_pairs():
-    """Return (relaxation, operation) parameters for what is slow.
+    """Return (relaxation, operation, masked) parameters for what is slow.
 
-    Every operation for SoftSort, and one operation and the ranks for each of the others: what an
-    operation does with a matrix is the same for all.
+    Every operation for SoftSort, and two for each of the others, of which the ranks have a mask:
+    what an operation does with a matrix is the same for all.
     """
-    wholly = ("SoftSort()",)
     seen = set()
     for pair in EVERY_PAIR:
-        how = pair.id.rpartition("-")[0]
-        if how in wholly or how not in seen or pair.values[1] is so.rank:
+        how, operation = pair.id.rpartition("-")[0], pair.values[1]
+        masked = operation is so.rank
+        if how == "SoftSort()" or how not in seen or masked:
             seen.add(how)
-            yield pair
+            yield pytest.param(*pair.values, masked, id=f"{pair.id}{'-masked' if masked else ''}")
 
 
 WITH_MATRIX = [how for how in RELAXATIONS if hasattr(how.values[0], "permutation")]

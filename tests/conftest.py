@@ -1,8 +1,10 @@
 """Settings of the test suite, and the switch that breaks the library on purpose."""
 
+import importlib.metadata
 import os
 import re
 
+import coverage
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
@@ -19,6 +21,10 @@ if HAS_TORCH:
     torch.set_num_threads(1)
 else:
     PERTURBATIONS = {}
+# XLA compiles thousands of small programs here, and without this takes twice as long. It aborts at
+# flags that it does not know, so that only the version of constraints.txt is told.
+if frameworks.is_installed("jax") and importlib.metadata.version("jaxlib") == "0.10.2":
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 # TensorFlow tells a lot about itself when it is imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -92,10 +98,10 @@ def pytest_configure(config):
     if name is not None:
         PERTURBATIONS[name]()
         settings.load_profile("perturbed")
-    coverage = config.pluginmanager.getplugin("_cov")
-    if coverage is not None and not native.is_built():
+    counting = config.pluginmanager.getplugin("_cov")
+    if counting is not None and not native.is_built():
         # A tenth of the library serves the native kernel, and cannot be reached without it.
-        coverage.options.cov_fail_under = 85
+        counting.options.cov_fail_under = 85
 
 
 @pytest.fixture(autouse=True)
@@ -114,6 +120,20 @@ def framework(request):
     if not frameworks.is_installed(name):
         pytest.skip(f"{name} is not installed")
     return frameworks.framework(name)
+
+
+@pytest.fixture(scope="module")
+def no_coverage():
+    """Do not count lines in this file, whose tests run the same ones thousands of times.
+
+    It would take half as long again. (pytest-cov's own marker stops and starts for each test.)
+    """
+    counting = coverage.Coverage.current()
+    if counting is not None:
+        counting.stop()
+    yield
+    if counting is not None:
+        counting.start()
 
 
 @pytest.fixture

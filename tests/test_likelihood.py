@@ -24,11 +24,15 @@ def make(request):
     return RELAXATIONS[request.param]
 
 
-def derivatives(make, kernel, x, tau, permutation):
+def log_prob(make, x, tau, permutation):
+    return make(tau)(x).log_prob(permutation)
+
+
+def derivatives(make, kernel, x, tau, permutation, function=log_prob):
     """Return log_prob and its gradients by scores and temperature, each row weighed otherwise."""
     x, tau = x.clone().requires_grad_(), tau.clone().requires_grad_()
     with so.config(kernel=kernel):
-        y = make(tau)(x).log_prob(permutation)
+        y = function(make, x, tau, permutation)
         weight = torch.arange(1, y.numel() + 1, dtype=y.dtype).reshape(y.shape)
         return y.detach(), *torch.autograd.grad((y * weight).sum(), (x, tau))
 
@@ -47,6 +51,17 @@ def test_value_and_gradients_are_the_dense_formulas(make, shape, tied, shared):
         got, want = (derivatives(make, kernel, *given) for kernel in ("native", "dense"))
         for one, other in zip(got, want, strict=True):
             assert_close(one, other, 1e-9)
+
+
+def test_compiled_it_is_the_dense_formula(make):
+    """A compiler is given the normalizers alone as a native product, and adds the costs itself."""
+    torch._dynamo.reset()
+    compiled = torch.compile(log_prob, fullgraph=True, backend="aot_eager")
+    x, permutation = torch.randn(2, 7, dtype=torch.float64), torch.randperm(7)
+    given = x, torch.tensor([0.7, 1.2], dtype=torch.float64), permutation
+    got = derivatives(make, "native", *given, function=compiled)
+    for one, other in zip(got, derivatives(make, "dense", *given), strict=True):
+        assert_close(one, other, 1e-9)
 
 
 def test_float32_is_near_the_float64_oracle():

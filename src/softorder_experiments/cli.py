@@ -222,7 +222,7 @@ def run_speed(
     out: Out = Path(Place.out),
     again: Again = False,
 ) -> None:
-    """Time the operators as the paper does: scores learn to be in order (Figures 6, 8 and 9).
+    """Time the operators as the paper does: scores learn to be in order (Figures 8 and 9).
 
     Each point is measured in a process of its own; one that runs out of time or memory says so.
     What is measured stays: the same command resumes where it was stopped. Keep the machine idle: a

@@ -83,7 +83,7 @@ def list_everything(console: Console) -> None:
             values = (json.dumps(fields[field.name]) for fields in presets.values())
             table.add_row(field.name, *values)
         console.print(table)
-    table = Table("--method", "", title="speed: the paper's speed experiment (Figures 6, 8, 9)")
+    table = Table("--method", "", title="speed: the paper's speed experiment (Figures 8 and 9)")
     for name, method in METHODS.items():
         table.add_row(name, f"{method.about}, tau {method.tau:g}")
     console.print(table)

@@ -151,7 +151,8 @@ def _of_paper(table: dict[str, Any], records: Sequence[Record]) -> Table:
             )
         )
     head = ("method", table["heading"], "the paper", "ours", "seeds", "trained", "tested on")
-    about = f"{table['metric'].capitalize()}. {table['note']}"
+    metric = table["metric"]
+    about = f"{metric[0].upper()}{metric[1:]}. {table['note']}"
     return Table(table["table"], table["title"], about, (*head, "setting", "hardware"), rows)
 
 
@@ -241,7 +242,7 @@ def _of_ratios(records: Sequence[Record]) -> Table:
 
 
 _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
-# What the paper calls the methods that it plots; its NeuralSort is the corrected one.
+# What stands beside the methods that the paper plots. It does not say which NeuralSort it plots.
 _PLOTTED = {"NeuralSort": "neuralsort-corrected", "SoftSort": "softsort-square-dense"}
 
 
@@ -265,7 +266,7 @@ def _of_memory(records: Sequence[Record]) -> Table:
         last = min(failed, default=max(enough, default=0))
         rows.append(
             (
-                Cell(METHODS[name].about),
+                Cell(theirs["method"]),
                 Cell(_DEVICES[theirs["device"]]),
                 Cell(f"n = {theirs['n']:,}", theirs["n"]),
                 Cell(ours, last or None, (tried[last],) if last else ()),
@@ -273,7 +274,10 @@ def _of_memory(records: Sequence[Record]) -> Table:
             )
         )
     head = ("method", "device", "the paper", "ours", "the paper's hardware")
-    about = "The n at which formulas that build the matrix run out of memory, in PyTorch."
+    about = (
+        "The n at which formulas that build the matrix run out of memory, in PyTorch. The paper "
+        "does not say which NeuralSort it ran; ours is the corrected one. SoftSort has |.|²."
+    )
     return Table("memory", "Out of memory", about, head, rows)
 
 
