@@ -692,6 +692,11 @@ def test_an_integer_that_may_be_a_dimension_is_a_warning(call, dim):
     assert torch.equal(y, call(float(dim)))
 
 
+def test_true_is_no_integer_that_may_be_a_dimension():
+    with pytest.raises(TypeError, match="must be a positive number; got bool True"):
+        so.sort(X, True)
+
+
 def test_a_huge_integer_is_a_temperature_that_is_too_large():
     with pytest.warns(UserWarning, match="temperature tau"), pytest.raises(ValueError, match="tau"):
         so.sort(X, 10**400)

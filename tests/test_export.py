@@ -73,6 +73,29 @@ def loss_of_a_sort(x):
     return so.sort(x, so.SoftSort(0.5, "square")).square()
 
 
+@pytest.mark.parametrize("how", [0.5, so.NeuralSort(0.5)], ids=str)
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_compiles_in_one_graph(half, how):
+    def function(x):
+        P = so.as_relaxation(how)(x)
+        return (
+            so.rank(x, how),
+            so.argsort(x, how),
+            so.topk_mask(x, 2, how),
+            so.quantile(x, 0.3, how),
+            so.sort(x.float(), how, by=x),
+            P.apply(x.float()),
+            P.T @ x[0].double(),
+        )
+
+    torch._dynamo.reset()
+    x = torch.randn(3, 5).to(half)
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    for y, expected in zip(compiled(x), function(x), strict=True):
+        assert y.dtype == expected.dtype
+        assert_close(y, expected, VALUES)
+
+
 # Without recompilation, which would hide a size that was fixed.
 @pytest.mark.parametrize(("function", "kernel"), [(loss, None), (loss_of_a_sort, "portable")])
 def test_a_dynamic_batch_and_a_dynamic_number_of_items_compile_once(function, kernel):

@@ -154,6 +154,29 @@ def test_a_tolerance_is_reached_under_grad():
             jax.jit(function)(jnp.asarray(x))
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("n", [2, 5])
+def test_a_tolerance_is_reached_without_64_bit_types(n, seed):
+    """Newton's matrix is singular but for a ridge, which float32 must not lose."""
+    matrix = np.random.default_rng(seed).normal(size=(n, n)).astype(np.float32)
+    weight = np.cos(np.arange(n * n)).reshape(n, n)
+
+    def of_matrix(x):
+        return so.Sinkhorn(0.5, tolerance=1e-4)(x).matrix()
+
+    def of_scores(x):
+        return so.OptimalTransportSort(0.5, tolerance=1e-4)(x).matrix()
+
+    for function, x in ((of_matrix, matrix), (of_scores, matrix[0])):
+        y, (g,) = NUMPY.pull(function, [x.astype(np.float64)], weight)
+        with jax.enable_x64(False):
+            assert_close(function(jnp.asarray(x)), y, 2e-4)
+            weighted = functools.partial(lambda f, x: jnp.sum(weight * f(x)), function)
+            got = jax.grad(weighted)(jnp.asarray(x))
+            # Of two standardized scores the gradient is 0.
+            np.testing.assert_allclose(got, g, rtol=0, atol=2e-4)
+
+
 def test_a_permutation_made_outside_is_good_inside_and_afterwards():
     with so.config(kernel="portable"):
         P = so.SoftSort(0.7)(jnp.asarray(X))

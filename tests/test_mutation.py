@@ -18,11 +18,11 @@ PRODUCTS = "test_every_product_is_the_dense_one"
 DERIVATIVES = "test_derivatives_of_every_kind"
 # Those that find most things in least time come first.
 KERNELS = [
+    "test_permutation.py",
     f"test_kernels.py::{PRODUCTS}",
     "test_kernels.py::test_forward_mode_is_finite_differences",
     f"test_neuralsort.py::{PRODUCTS}",
     f"test_kernels.py::{DERIVATIVES}",
-    "test_permutation.py",
     "test_ops.py",
     "test_softsort.py",
 ]
@@ -34,7 +34,7 @@ NEURALSORT = [
 ]
 
 
-def tests_of(name):
+def watchers_of(name):
     """Return the tests that must notice a perturbation."""
     if name.startswith("experiments"):
         return [f"test_{name.split('.')[0]}.py", "-k", "not processes and not killed"]
@@ -93,10 +93,10 @@ def fails(name, tests, folder):
 
 @pytest.mark.parametrize("name", sorted(PERTURBATIONS))
 def test_a_perturbed_library_fails(name, tmp_path):
-    assert fails(name, tests_of(name), tmp_path), f"--perturb={name} went unnoticed"
+    assert fails(name, watchers_of(name), tmp_path), f"--perturb={name} went unnoticed"
 
 
 def test_a_library_that_is_not_perturbed_passes(tmp_path):
     """Or else every perturbation would be noticed."""
-    for tests in (KERNELS[:1], NEURALSORT[:1]):
+    for tests in (KERNELS[:2], NEURALSORT[:1]):
         assert not fails(None, tests, tmp_path)

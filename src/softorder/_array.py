@@ -374,6 +374,18 @@ def widen(xp: Any, x: Array) -> Array:
     return cast(xp, x, wide_dtype(xp, x.dtype))
 
 
+def promote(xp: Any, one: Any, other: Any) -> Any:
+    """Return the floating dtype that holds the numbers of both.
+
+    The compiler of torch cannot trace the `result_type` of half precision.
+    """
+    if one == other:
+        return one
+    wide = wide_dtype(xp, one), wide_dtype(xp, other)
+    # float16 and bfloat16 do not hold each other; beside another type a half adds nothing.
+    return wide[0] if wide[0] == wide[1] else xp.result_type(*wide)
+
+
 def cast(xp: Any, x: Array, dtype: Any) -> Array:
     """Return x in a dtype; x itself if it has it (xp.astype would cost more than a small sort)."""
     return x if x.dtype == dtype else xp.astype(x, dtype)

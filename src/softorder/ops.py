@@ -63,7 +63,7 @@ def _operation(
                 if keyword not in names:
                     raise TypeError(_checks.unknown_argument(name, keyword, kwargs[keyword], names))
             how: Any = args[dim_habit] if dim_habit is not None and len(args) > dim_habit else None
-            if isinstance(how, (int, numpy.integer)):
+            if isinstance(how, (int, numpy.integer)) and not isinstance(how, bool):
                 wiring = find_wiring(args[0])
                 # A compiler cannot trace a warning.
                 is_silent = wiring is not None and wiring.is_compiling()

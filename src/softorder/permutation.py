@@ -20,6 +20,7 @@ from softorder._array import (
     find_wiring,
     move_axis,
     own_copy,
+    promote,
     read,
     wide_dtype,
     widen,
@@ -461,7 +462,7 @@ class SoftPermutation(_MatrixLike):
         if xp.isdtype(x.dtype, ("integral", "bool")):
             return xp.astype(x, self._wide_dtype), self._dtype
         _checks.check_floating(xp, x, name)
-        return widen(xp, x), xp.result_type(self._dtype, x.dtype)
+        return widen(xp, x), promote(xp, self._dtype, x.dtype)
 
     def _check_framework(self, x: Array, name: str) -> Wiring:
         """Check that x is an array of the framework of the scores; return that."""

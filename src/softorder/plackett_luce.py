@@ -14,6 +14,7 @@ from softorder._array import (
     cast,
     count_valid,
     move_axis,
+    promote,
     read,
     take_along,
     wiring_of,
@@ -185,7 +186,7 @@ class PlackettLuce:
         # The factor is 1. Its derivatives are those of the chance of what was drawn.
         likelihood = xp.exp(log_p - wiring.stop_gradient(log_p))
         estimate = xp.mean((log_p - other._log_prob(drawn)) * likelihood, axis=0)
-        return cast(xp, estimate, xp.result_type(self.scores.dtype, other.scores.dtype))
+        return cast(xp, estimate, promote(xp, self.scores.dtype, other.scores.dtype))
 
     def __repr__(self) -> str:
         masked = "" if self.mask is None else ", masked"

@@ -1,4 +1,4 @@
-"""Matrices made doubly stochastic, in the log domain and in float64.
+"""Matrices made doubly stochastic, in the log domain, in float64 where there is one.
 
 Sinkhorn's iterations give the columns their sums, then the rows, so that the rows are right at the
 end and what is left of the error is in the columns. A fixed number of them can be differentiated as
@@ -21,8 +21,10 @@ _KEPT_ENTRIES = 1 << 14
 _MOST_STEPS = 500
 # While the temperature still falls, the sums need not be exact.
 _ROUGH = 0.05
-# Of Newton's matrix, which is singular: potentials are known up to a constant.
-_RIDGE = 1e-13
+# In units of rounding. Newton's matrix is singular, for potentials are known up to a constant.
+_RIDGE = 450
+# In the same units: what the dual may seem to lose where there is nothing left to gain.
+_NO_LOSS = 4500
 
 
 class Balance:
@@ -33,9 +35,9 @@ class Balance:
 
         Args:
             wiring: The framework of the arrays.
-            logits: (..., m, n) in float64; -inf for a pair that must have no weight. A row or a
-                column that has none but these takes no part.
-            row_sums: (..., m) in float64. The columns sum to 1.
+            logits: (..., m, n), in float64 where there is one; -inf for a pair that must have no
+                weight. A row or a column that has none but these takes no part.
+            row_sums: (..., m) in the same dtype. The columns sum to 1.
         """
         self.wiring = wiring
         self.logits = logits
@@ -43,6 +45,7 @@ class Balance:
         if self._is_empty():
             return
         xp = wiring.xp
+        self._rounding = float(xp.finfo(logits.dtype).eps)
         none = logits == -math.inf
         self._no_row, self._no_column = xp.all(none, axis=-1), xp.all(none, axis=-2)
         # What takes no part has some finite sum, which is not used: -inf would become a NaN.
@@ -118,7 +121,7 @@ class Balance:
         sums = xp.sum(K, axis=-1)
         residual = xp.where(self._no_row, 0.0, self.row_sums - sums)
         eye = xp.eye(K.shape[-2], dtype=K.dtype, device=device_of(K))
-        ridge = xp.where(self._no_row, 1.0, _RIDGE * self.row_sums)
+        ridge = xp.where(self._no_row, 1.0, _RIDGE * self._rounding * self.row_sums)
         matrix = eye * (sums + ridge)[..., :, None] - wiring.matmul(K, xp.matrix_transpose(K))
         # A row that a NaN spoils has no step; the solver would refuse it.
         spoiled = xp.any(xp.isnan(residual), axis=-1)
@@ -133,7 +136,7 @@ class Balance:
         for _ in range(40):
             worse = self._dual(g + size[..., None] * step) > before - 1e-4 * size * slope
             # Where nothing is left to gain, rounding must not look like a loss.
-            worse = worse & (slope > 1e-12)
+            worse = worse & (slope > _NO_LOSS * self._rounding)
             if not bool(xp.any(worse)):
                 break
             size = xp.where(worse, 0.5 * size, size)
@@ -171,8 +174,11 @@ class Balance:
         """Return the largest error of a column sum, for f and what it would be after it."""
         xp = self.wiring.xp
         error = self.wiring.stop_gradient(xp.abs(xp.expm1(f - following)))
-        # A matrix that a NaN spoils must not stop the others.
-        return float(xp.max(xp.where(xp.isnan(error), 0.0, error)))
+        error = xp.where(xp.isnan(error), math.inf, error)
+        # A matrix that came with a NaN must not stop the others.
+        spoiled = xp.any(xp.isnan(self.logits), axis=-1) | xp.isnan(self.row_sums)
+        spoiled = xp.any(spoiled, axis=-1, keepdims=True)
+        return float(xp.max(xp.where(spoiled, 0.0, error)))
 
     def _halvings(self) -> int:
         """Return how often the temperature must be doubled for the matrix to be smooth."""
