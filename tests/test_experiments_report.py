@@ -289,9 +289,9 @@ def test_ratios_and_limits_of_memory_stand_beside_ours():
     }
     limits = [[cell.text for cell in row][:4] for row in tables["memory"].rows]
     assert limits == [
-        ["NeuralSort, corrected", "CPU", "n = 3,600", "n = 4,000"],
-        ["SoftSort |.|², as printed", "CPU", "n = 3,700", "enough for n = 4,000"],
-        ["NeuralSort, corrected", "GPU", "n = 3,900", NOT_RUN],
+        ["NeuralSort", "CPU", "n = 3,600", "n = 4,000"],
+        ["SoftSort", "CPU", "n = 3,700", "enough for n = 4,000"],
+        ["NeuralSort", "GPU", "n = 3,900", NOT_RUN],
     ]
     assert "13 GB" in tables["memory"].rows[0][-1].text
 

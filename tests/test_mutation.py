@@ -13,7 +13,7 @@ from perturbations import PERTURBATIONS
 TESTS = pathlib.Path(__file__).parent
 # Many processes, each of which needs torch: one imports it, and is forked for each.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["softorder.torch._autograd", "scipy.stats"])
+PROCESSES.set_forkserver_preload(["softorder.torch._autograd", "hypothesis", "scipy.stats"])
 PRODUCTS = "test_every_product_is_the_dense_one"
 DERIVATIVES = "test_derivatives_of_every_kind"
 # Those that find most things in least time come first.
@@ -71,6 +71,8 @@ def run_perturbed(name, tests, output):
     sys.stdout = sys.stderr = open(output, "w")  # noqa: SIM115
     os.chdir(TESTS)
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov"]
+    # Of hypothesis, which is there already.
+    options.append("-Wignore::pytest.PytestAssertRewriteWarning")
     if name is not None:
         options.append(f"--perturb={name}")
     crashes = Crashes()

@@ -152,6 +152,7 @@ def literal(s, v, g, tau):
         tau = mpmath.mpf(tau)
         total = [mpmath.fsum(abs(a - b) for b in s) for a in s]
         y, to_s, to_v, to_tau = [], [mpmath.mpf(0)] * n, [mpmath.mpf(0)] * n, mpmath.mpf(0)
+        to_total = [mpmath.mpf(0)] * n
         for i in range(n):
             logits = [((n - 1 - 2 * i) * s[j] - total[j]) / tau for j in range(n)]
             weights = [mpmath.exp(logit - max(logits)) for logit in logits]
@@ -163,10 +164,11 @@ def literal(s, v, g, tau):
                 to_v[j] += g[i] * p[j]
                 to_tau -= by_logit[j] * logits[j] / tau
                 to_s[j] += by_logit[j] * (n - 1 - 2 * i) / tau
-                for k in range(n):
-                    sign = mpmath.sign(s[j] - s[k])
-                    to_s[j] -= by_logit[j] * sign / tau
-                    to_s[k] += by_logit[j] * sign / tau
+                to_total[j] -= by_logit[j] / tau
+        for j, k in itertools.product(range(n), repeat=2):
+            sign = mpmath.sign(s[j] - s[k])
+            to_s[j] += to_total[j] * sign
+            to_s[k] -= to_total[j] * sign
         return [np.array([float(a) for a in x]) for x in (y, to_s, to_v, [to_tau])]
 
 
