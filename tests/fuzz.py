@@ -290,8 +290,23 @@ def check_dtype(case, g, expected):
     """A lower dtype, with float64 at the same inputs."""
     # The squared distances of a kNN are rounded before they are compared, whatever tau is.
     if case.dtype != "float64" and case.product != "knn":
-        found = with_torch(case, g, getattr(torch, case.dtype))
-        compare(case, case.dtype, found, expected, case.dtype)
+        dtype = getattr(torch, case.dtype)
+        found = with_torch(case, g, dtype)
+        compare(case, case.dtype, *_held_by(dtype, found, expected), case.dtype)
+
+
+def _held_by(dtype, *results):
+    """Return results without what is too large for the dtype in the last of them."""
+    y, gradients = results[-1]
+    largest = 0.9 * torch.finfo(dtype).max
+
+    def cut(x, exact):
+        return np.where(np.isfinite(exact) & (np.abs(exact) > largest), 0.0, x)
+
+    return [
+        (cut(value, y), {name: cut(x, gradients[name]) for name, x in found.items()})
+        for value, found in results
+    ]
 
 
 def check_mode(mode, case, g, expected):
