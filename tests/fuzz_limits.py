@@ -120,13 +120,13 @@ def _rounded_on_the_way(case):
     """Return the size of an intermediate number whose rounding a value cannot escape.
 
     KL takes differences of logarithms of sums, which are about log(n) however small the scores are.
-    A metric |u|^p with p < 1 is steep at the smallest gap between two distances to neighbours, and
-    these are rounded.
+    Weights of neighbours depend on their distances in units of tau, and distances are rounded; a
+    metric |u|^p with p < 1 is steep besides, at the smallest gap between two of them.
     """
     family = FAMILIES[case.family]
     if case.family.endswith("kl"):
         return ROUNDING * np.log(max(case.n, 1))
-    if case.product == "knn" and family.power < 1:
+    if case.product == "knn":
         tau = float(np.min(case.tau, initial=np.inf))
         slope = _slope(case, tau, family.power, spread_of(case), case.n)
         return ROUNDING * slope * knn_distances(case).max(initial=0.0)
