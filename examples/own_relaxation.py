@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 
 import softorder as so
-from softorder.kernels.dense import RowSoftmax
+from softorder._kernels.dense import RowSoftmax
 from softorder.relaxations.base import temperature
 from softorder.testing import LawBroken, check_relaxation
 

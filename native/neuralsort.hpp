@@ -1,4 +1,4 @@
-// P v and P^T u of NeuralSort, with their derivatives, for sorted scores: what kernels/README.md
+// P v and P^T u of NeuralSort, with their derivatives, for sorted scores: what _kernels/README.md
 // derives, run by run. Costs and sums are those of band_kernels.hpp.
 #pragma once
 

@@ -1,4 +1,4 @@
-// P v and P^T u of SoftSort, with their derivatives, for sorted scores: what kernels/README.md
+// P v and P^T u of SoftSort, with their derivatives, for sorted scores: what _kernels/README.md
 // derives, run by run and block by block.
 #pragma once
 
@@ -334,7 +334,7 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
 
 // For one group of ties and k(u) = exp(-u), whose slope at 0 depends on which of two comes first:
 // exchanges the slopes of the order that the ties stand in for the mean over all orders
-// (kernels/README.md, "Tied scores"). `force` is the derivative by the scores; what rows have of it,
+// (_kernels/README.md, "Tied scores"). `force` is the derivative by the scores; what rows have of it,
 // in units of `unit`, stands among the inputs. Both begin with the group; `scratch` has room for 4
 // numbers for each feature.
 template <int Features>

@@ -11,7 +11,7 @@ import torch
 
 import softorder as so
 from softorder import relaxations
-from softorder.kernels import tiled
+from softorder._kernels import tiled
 
 
 def bent(a, b):

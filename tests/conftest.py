@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 import frameworks
-from softorder.kernels import native
+from softorder._kernels import native
 
 HAS_TORCH = frameworks.is_installed("torch")
 if HAS_TORCH:

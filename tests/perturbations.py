@@ -7,20 +7,20 @@ import pkgutil
 
 import numpy
 
-from softorder import permutation, plackett_luce
+from softorder import _permutation, _plackett_luce
 from softorder._array import take_along
-from softorder.kernels import (
-    balance,
-    contests,
+from softorder._kernels import (
     dense,
     distances,
-    hard,
+    doubly_stochastic,
     isotonic,
     native,
+    pairwise,
     scan,
     scores,
     ties,
     tiled,
+    views,
 )
 from softorder.numpy._tape import RULES, Recorded
 from softorder.numpy._wiring import RECORDING
@@ -264,10 +264,10 @@ BY_FILE = {
     "softrank": {
         "ranks": _after(softrank, "expected_ranks", _scaled),
         "ranks_gradient": _after(softrank, "expected_ranks", _wrong_slope),
-        "differences": _after(contests.Contests, "differences", _scaled),
+        "differences": _after(pairwise.Contests, "differences", _scaled),
         # Not scaled: a distribution is normalised afterwards.
-        "losses": _after(contests, "count_losses", _shifted),
-        "losses_gradient": _after(contests, "_place", _wrong_slope),
+        "losses": _after(pairwise, "count_losses", _shifted),
+        "losses_gradient": _after(pairwise, "_place", _wrong_slope),
         "log_probability": _after(softrank, "log_rank_probability", _scaled),
         "log_probability_gradient": _after(softrank, "log_rank_probability", _wrong_slope),
         "normal_cdf": lambda: _after_wiring("normal_cdf", _scaled),
@@ -285,12 +285,12 @@ BY_FILE = {
         "portable": _after(isotonic, "pool_portable", _unpooled),
     },
     "sinkhorn": {
-        "columns": _after(balance.Balance, "_columns", _scaled),
-        "rows": _after(balance.Balance, "_rows", _scaled),
-        "log_matrix": _after(balance.Balance, "_log_matrix", _shifted),
-        "gradient": _after(balance.Balance, "_log_matrix", _wrong_slope),
-        "newton": _after(balance.Balance, "_newton", _wrong_step),
-        "marginal_error": _after(permutation.SoftPermutation, "marginal_error", _shifted),
+        "columns": _after(doubly_stochastic.Balance, "_columns", _scaled),
+        "rows": _after(doubly_stochastic.Balance, "_rows", _scaled),
+        "log_matrix": _after(doubly_stochastic.Balance, "_log_matrix", _shifted),
+        "gradient": _after(doubly_stochastic.Balance, "_log_matrix", _wrong_slope),
+        "newton": _after(doubly_stochastic.Balance, "_newton", _wrong_step),
+        "marginal_error": _after(_permutation.SoftPermutation, "marginal_error", _shifted),
     },
     "optimal_transport": {
         "scaling": _after(optimal_transport._Transport, "_standardized", _scaled),
@@ -300,8 +300,8 @@ BY_FILE = {
         "groups_transposed": _after(dense.Grouped, "apply_transposed", _scaled),
     },
     "plackett_luce": {
-        "log_prob": _after(plackett_luce.PlackettLuce, "_log_prob", _scaled),
-        "log_prob_gradient": _after(plackett_luce.PlackettLuce, "_log_prob", _wrong_slope),
+        "log_prob": _after(_plackett_luce.PlackettLuce, "_log_prob", _scaled),
+        "log_prob_gradient": _after(_plackett_luce.PlackettLuce, "_log_prob", _wrong_slope),
         "logsumexp": lambda: _after_wiring("cumulative_logsumexp", _scaled),
     },
     "vjp": {
@@ -393,8 +393,8 @@ PERTURBATIONS = {
     "entropy_gradient": _after(dense.RowSoftmax, "entropy", _wrong_slope),
     "log_rows_gradient": _after(dense.RowSoftmax, "log_rows", _wrong_slope),
     "distance": _after(softsort, "distance", _scaled),
-    "hard": _after(hard.Hard, "apply", _scaled),
-    "straight_through": _after(hard.StraightThrough, "apply", _wrong_slope),
+    "hard": _after(views.Hard, "apply", _scaled),
+    "straight_through": _after(views.StraightThrough, "apply", _wrong_slope),
     "sorted": _after(scores.SortedScores, "sorted", _scaled),
     "ties_positions": lambda: setattr(ties.Ties, "average_gradient", lambda self, x: x),
     "ties_items": _average_items,

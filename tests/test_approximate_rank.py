@@ -8,7 +8,7 @@ from hypothesis import given
 import operator_oracles as oracles
 import softorder as so
 import strategies as our
-from softorder.kernels import contests
+from softorder._kernels import pairwise
 from tolerances import GRADIENTS, VALUES, assert_close
 
 
@@ -38,7 +38,7 @@ def test_parts_change_nothing(how, generator, monkeypatch):
         return y, torch.autograd.grad((y * torch.cos(y.detach())).sum(), x)[0]
 
     whole = value_and_gradient()
-    monkeypatch.setattr(contests, "TILE", 3 * 40 * 7)
+    monkeypatch.setattr(pairwise, "TILE", 3 * 40 * 7)
     parts = value_and_gradient()
     assert_close(parts[0], whole[0], VALUES)
     assert_close(parts[1], whole[1], GRADIENTS)
@@ -52,7 +52,7 @@ def test_memory_is_linear(generator):
         lambda t: kept.append(t.numel()) or t, lambda t: t
     ):
         so.rank(x, so.ApproximateRank(0.1)).sum().backward()
-    assert 0 < max(kept) <= contests.TILE
+    assert 0 < max(kept) <= pairwise.TILE
 
 
 def test_it_has_no_matrix_and_says_who_has():

@@ -1,4 +1,4 @@
-"""The contract of every relaxation, line by line (docs: kernels/README.md, and the README).
+"""The contract of every relaxation, line by line (docs: _kernels/README.md, and the README).
 
 Each test goes over all relaxations that exist and the operations each offers; see catalog.py.
 """

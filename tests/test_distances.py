@@ -9,7 +9,7 @@ import parity
 import softorder as so
 import tolerances
 from softorder._array import wiring_of
-from softorder.kernels import distances
+from softorder._kernels import distances
 from tolerances import FINITE_DIFFERENCES, GRADIENTS, VALUES, assert_close
 
 NUMPY = frameworks.framework("numpy")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import operator_oracles as oracles
 import softorder as so
 import strategies as our
-from softorder.kernels import host, isotonic
+from softorder._kernels import isotonic, on_cpu
 from tolerances import VALUES, assert_close, gradcheck, gradgradcheck
 
 strengths = st.sampled_from([1e-4, 0.01, 0.3, 1.0, 3.0, 100.0])
@@ -168,10 +168,10 @@ def test_an_unknown_regularization_is_an_error_that_names_the_two():
 
 
 def test_every_host_function_is_known_by_its_name():
-    assert {name: f.__name__ for name, f in host.FUNCTIONS.items()} == {
+    assert {name: f.__name__ for name, f in on_cpu.FUNCTIONS.items()} == {
         name: name for name in ("assign", "pool_kl", "pool_l2")
     }
-    np.testing.assert_array_equal(host.assign(np.eye(3)[None, ::-1]), [[2, 1, 0]])
+    np.testing.assert_array_equal(on_cpu.assign(np.eye(3)[None, ::-1]), [[2, 1, 0]])
 
 
 @both

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softorder.kernels import isotonic
-from softorder.kernels.isotonic import KL, L2
+from softorder._kernels import isotonic
+from softorder._kernels.isotonic import KL, L2
 
 needs_native = pytest.mark.skipif(isotonic.extension is None, reason="no native kernel")
 # "l2" and "kl" are what is chosen: the native kernel where there is one.

@@ -14,7 +14,7 @@ import pytest
 import frameworks
 import softorder as so
 import softorder.jax as sj
-from softorder.kernels import choice, native, tiled
+from softorder._kernels import dispatch, native, tiled
 from tolerances import FINITE_DIFFERENCES, GRADIENTS, SQUARE_VALUES, VALUES, assert_close
 
 frameworks.framework("jax")  # sets it up
@@ -319,8 +319,8 @@ def test_an_unlikely_rank_has_its_logarithm_without_64_bit_types():
 @pytest.mark.usefixtures("narrow")
 def test_square_keeps_its_accuracy_on_other_devices_too(monkeypatch):
     """The choice that is made there: tiles, because complex terms cancel in float32."""
-    monkeypatch.setattr(choice.native, "serves", lambda wiring: False)
-    monkeypatch.setattr(choice, "DENSE_ENTRIES", 0)
+    monkeypatch.setattr(dispatch.native, "serves", lambda wiring: False)
+    monkeypatch.setattr(dispatch, "DENSE_ENTRIES", 0)
     x = np.random.default_rng(0).normal(size=(2, 60)).astype(np.float32)
     how = so.SoftSort(0.7, "square")
     P = how(jnp.asarray(x))

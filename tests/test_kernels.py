@@ -25,9 +25,9 @@ import oracles
 import softorder as so
 import softorder.torch._autograd
 from forks import is_true_in_a_forked_child, needs_fork, passes_in_a_fresh_process
-from softorder.kernels import choice, native, tiled
-from softorder.kernels.exponentials import GAUSSIAN, LAPLACE
-from softorder.kernels.scan import (
+from softorder._kernels import dispatch, native, tiled
+from softorder._kernels.profiles import GAUSSIAN, LAPLACE
+from softorder._kernels.scan import (
     chunked_scan,
     chunked_sums_beside,
     gap_gradient,
@@ -54,7 +54,7 @@ every_metric = pytest.mark.parametrize("metric", METRICS)
 @pytest.fixture(autouse=True)
 def _no_kernel_is_left_over():
     yield
-    assert choice.chosen_kernel() is None
+    assert dispatch.chosen_kernel() is None
 
 
 @pytest.fixture(autouse=True)
@@ -1206,22 +1206,22 @@ def test_the_native_kernel_is_for_the_cpu():
 def test_a_choice_holds_in_its_own_thread_alone():
     seen = []
     with so.config(kernel="dense"):
-        thread = threading.Thread(target=lambda: seen.append(choice.chosen_kernel()))
+        thread = threading.Thread(target=lambda: seen.append(dispatch.chosen_kernel()))
         thread.start()
         thread.join()
-        assert choice.chosen_kernel() == "dense"
+        assert dispatch.chosen_kernel() == "dense"
     assert seen == [None]
 
 
 def test_choices_nest_and_end_with_an_error():
     with so.config(kernel="dense"):
         with contextlib.suppress(KeyError), so.config(kernel="tiled"):
-            assert choice.chosen_kernel() == "tiled"
+            assert dispatch.chosen_kernel() == "tiled"
             raise KeyError
-        assert choice.chosen_kernel() == "dense"
+        assert dispatch.chosen_kernel() == "dense"
         with contextlib.suppress(ValueError), so.config(kernel="unknown"):
             pass
-        assert choice.chosen_kernel() == "dense"
+        assert dispatch.chosen_kernel() == "dense"
 
 
 @needs_native

@@ -6,7 +6,7 @@ import torch
 
 import oracles
 import softorder as so
-from softorder.kernels import native
+from softorder._kernels import native
 from tolerances import assert_close, gradcheck, gradgradcheck
 
 pytestmark = pytest.mark.skipif(not native.is_built(), reason="no native kernel")

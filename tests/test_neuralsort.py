@@ -19,7 +19,7 @@ import operator_oracles as oracles
 import softorder as so
 import strategies as our
 from forks import is_true_in_a_forked_child, needs_fork, passes_in_a_fresh_process
-from softorder.kernels import choice, native, native_rows, tiled
+from softorder._kernels import dispatch, native, native_rows, tiled
 from softorder.relaxations.base import PermutationRelaxation
 from tolerances import (
     GRADIENTS,
@@ -828,7 +828,7 @@ def test_a_relaxation_without_a_native_kernel_says_so():
 
     class Mine(PermutationRelaxation):
         def operator(self, scores):
-            return choice.choose_rows(_rows, scores, 1.0)
+            return dispatch.choose_rows(_rows, scores, 1.0)
 
     assert type(Mine()(torch.randn(3))._operator).__name__ == "RowSoftmax"
     parts = r'kernel="native" serves .*NeuralSort.*got another relaxation.*Use kernel="tiled"'

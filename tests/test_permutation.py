@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import oracles
 import softorder as so
 import strategies as our
-from softorder.kernels.dense import RowSoftmax
+from softorder._kernels.dense import RowSoftmax
 from tolerances import VALUES, assert_close
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 import operator_oracles as oracles
 import softorder as so
 import strategies as our
-from softorder.kernels import contests, rank_tails
+from softorder._kernels import pairwise, rank_tails
 from tolerances import GRADIENTS, VALUES, assert_close, gradcheck, gradgradcheck
 
 
@@ -86,7 +86,7 @@ def test_parts_change_nothing(generator, monkeypatch):
         return y, torch.autograd.grad((y * torch.cos(9 * y.detach())).sum(), x)[0]
 
     whole = value_and_gradient()
-    monkeypatch.setattr(contests, "TILE", 1)
+    monkeypatch.setattr(pairwise, "TILE", 1)
     parts = value_and_gradient()
     assert_close(parts[0], whole[0], VALUES)
     assert_close(parts[1], whole[1], GRADIENTS)

@@ -21,7 +21,10 @@ from softorder import relaxations
 
 ROOT = pathlib.Path(__file__).parents[1]
 MODULES = [softorder, softorder.jax, softorder.tensorflow, softorder.torch, relaxations]
-SOURCES = sorted((ROOT / "src" / "softorder").rglob("*.py"))
+RENAMED = {"kernels", "ops", "permutation", "plackett_luce"}
+SOURCES = sorted(
+    path for path in (ROOT / "src" / "softorder").rglob("*.py") if path.stem not in RENAMED
+)
 
 
 def module_name(path):
@@ -193,3 +196,27 @@ def test_the_layers_hold():
     options = read_user_options(config_filename=config)
     assert len(options.contracts_options) >= 2
     assert lint_imports(config_filename=config, no_cache=True) == EXIT_STATUS_SUCCESS
+
+
+@pytest.mark.parametrize("old", sorted(RENAMED))
+def test_the_old_name_of_a_module_gives_the_new_one_with_a_warning(old):
+    program = f"""
+import importlib, sys, warnings
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    module = importlib.import_module("softorder.{old}")
+assert [w.category for w in seen] == [DeprecationWarning]
+assert "softorder.{old} is private now" in str(seen[0].message)
+assert module is sys.modules["softorder._{old}"]
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_old_names_of_modules_inside_the_kernels_give_the_new_ones():
+    program = """
+from softorder.kernels.balance import Balance
+from softorder.kernels.dense import RowSoftmax
+from softorder._kernels import dense, doubly_stochastic
+assert (RowSoftmax, Balance) == (dense.RowSoftmax, doubly_stochastic.Balance)
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True)

@@ -5,7 +5,7 @@ import pytest
 
 import softorder as so
 from softorder._array import find_wiring
-from softorder.kernels import tiled
+from softorder._kernels import tiled
 from tolerances import GRADIENTS, SQUARE_VALUES, VALUES, assert_close
 
 tf = pytest.importorskip("tensorflow")

@@ -15,7 +15,7 @@ import softorder as so
 import softorder.torch
 from catalog import TEMPERATURE, bent
 from softorder import relaxations, testing
-from softorder.kernels.dense import RowSoftmax
+from softorder._kernels.dense import RowSoftmax
 from softorder.testing import LawBroken, check_relaxation
 
 LIMIT = "limit_is_the_hard_operation"

@@ -12,7 +12,7 @@ import softorder as so
 import tie_oracle
 from catalog import bent
 from frameworks import framework
-from softorder.kernels import tiled
+from softorder._kernels import tiled
 
 TOLERANCE = 1e-6
 NAN, INF = np.nan, np.inf

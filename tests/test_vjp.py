@@ -10,7 +10,7 @@ import torch
 import softorder as so
 from catalog import EVERY_PAIR, WITH_LIMIT, WITH_MATRIX, short, soften, with_tau
 from softorder._config import KERNELS
-from softorder.kernels import balance, contests, native, tiled
+from softorder._kernels import doubly_stochastic, native, pairwise, tiled
 from softorder.numpy import _rules
 from softorder.numpy._tape import RULES
 from tolerances import GRADIENTS, VALUES, assert_close
@@ -214,11 +214,11 @@ def test_matchings(tolerance):
 
 
 def test_what_is_computed_again_has_the_same_gradients(monkeypatch):
-    monkeypatch.setattr(contests, "TILE", 100)
-    monkeypatch.setattr(balance, "_KEPT_ENTRIES", 0)
+    monkeypatch.setattr(pairwise, "TILE", 100)
+    monkeypatch.setattr(doubly_stochastic, "_KEPT_ENTRIES", 0)
     for how in (so.SoftRank(), so.ApproximateRank(), so.OptimalTransportSort(iterations=3)):
         check(lambda x, how=how: so.rank(x, how), SCORES)
-    monkeypatch.setattr(contests, "TILE", 300)
+    monkeypatch.setattr(pairwise, "TILE", 300)
     check(lambda x: so.SoftRank()(x).matrix(), SCORES[0])
 
 

@@ -10,8 +10,7 @@ Importing softorder imports no framework; `softorder.torch` has the torch module
 
 from softorder._autograph import leave_as_written as _leave_as_written
 from softorder._config import config
-from softorder.numpy import vjp
-from softorder.ops import (
+from softorder._ops import (
     argsort,
     as_relaxation,
     knn,
@@ -22,8 +21,9 @@ from softorder.ops import (
     topk,
     topk_mask,
 )
-from softorder.permutation import SoftPermutation, TransposedPermutation
-from softorder.plackett_luce import PlackettLuce
+from softorder._permutation import SoftPermutation, TransposedPermutation
+from softorder._plackett_luce import PlackettLuce
+from softorder.numpy import vjp
 from softorder.relaxations import (
     ApproximateRank,
     FastSoftRank,

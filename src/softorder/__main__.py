@@ -12,8 +12,8 @@ import numpy
 import softorder
 from softorder._array import wiring_of
 from softorder._extension import cpu_threads, extension, why_missing
-from softorder.kernels.choice import DENSE_ENTRIES, automatic
-from softorder.kernels.scores import SortedScores
+from softorder._kernels.dispatch import DENSE_ENTRIES, automatic
+from softorder._kernels.scores import SortedScores
 
 
 def describe() -> Iterator[tuple[str, str]]:

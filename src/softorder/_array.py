@@ -35,7 +35,7 @@ class NativeProducts(Protocol):
     def product(
         self, kind: str, scores: Array, values: Any, scale: Any, problem: NativeProblem
     ) -> Array:
-        """Return a product of `kernels.native.PRODUCTS`.
+        """Return a product of `_kernels.native.PRODUCTS`.
 
         Args:
             kind: Its name.
@@ -56,8 +56,8 @@ class NativeProblem:
         positions: (rows, n) sorted scores, infinities in place, 0 where masked.
         order: (rows, n) item at each position.
         counts: (rows,) number of valid items; None if all are.
-        prefix: What the names of its products in `kernels.native.PRODUCTS` begin with.
-        power: Which of `kernels.exponentials` the weights are.
+        prefix: What the names of its products in `_kernels.native.PRODUCTS` begin with.
+        power: Which of `_kernels.profiles` the weights are.
         rebuild: `(scores, scale)` gives the operator of sorted scores in array operations; equal
             ones do the same.
         recompute: `(kind, scores, values, scale)` gives a product in operations that can be
@@ -127,9 +127,9 @@ class Wiring:
             no dimensions, holds, else careful(). Where a program cannot look at it when it runs,
             careful(), which must be right in either case.
         fuses: Whether a compiler is at work that stores nothing of what is summed right away.
-        scan: `(gate, v)` is the recurrence of `kernels.scan.chunked_scan`, differentiable. None
+        scan: `(gate, v)` is the recurrence of `_kernels.scan.chunked_scan`, differentiable. None
             for a framework that does not differentiate.
-        beside: `(kernel, gap, cut, w, offset)` is `kernels.scan.sums_beside` of their `gates`,
+        beside: `(kernel, gap, cut, w, offset)` is `_kernels.scan.sums_beside` of their `gates`,
             differentiable. None where it is made of scans.
         native: The products of the native kernel, differentiable. None likewise.
         is_plain: Whether the native kernel can read these arrays and its derivatives will do
@@ -137,7 +137,7 @@ class Wiring:
         logsumexp: `(x, axis)` gives log(sum(exp(x))); x may hold -inf.
         cumulative_sum: `(x, axis)` as in the standard, in a form that a compiler can trace.
         normal_cdf: The distribution function of the standard normal distribution.
-        host: `(function, x)` calls a function of `kernels.host`, which maps a NumPy array
+        host: `(function, x)` calls a function of `_kernels.on_cpu`, which maps a NumPy array
             (..., k, n) of float64 to indices (..., n), on whatever array or tracer x is.
         random_source: What the framework's source of random numbers is called, "generator" or
             "key".

@@ -15,8 +15,8 @@ import numpy
 from jax import Array
 
 from softorder._extension import cpu_threads, extension
+from softorder._kernels.profiles import TABLES
 from softorder.jax._namespace import xp
-from softorder.kernels.exponentials import TABLES
 
 if extension is not None:
     for _name, _handler in extension.xla_targets().items():
@@ -51,7 +51,7 @@ def sort(scores: Array, valid: Array) -> Sequence[Array]:
 
 
 def pool(kind: str, x: Array) -> Array:
-    """Return what `kernels.isotonic` finds: (..., 3, n) to (..., n)."""
+    """Return what `_kernels.isotonic` finds: (..., 3, n) to (..., n)."""
     shape = (*x.shape[:-2], x.shape[-1])
     return _call(kind, [_result(shape, xp.int64)], x)[0]
 
@@ -61,7 +61,7 @@ Given = Sequence[Array]
 
 
 class Rows:
-    """The products of one relaxation; `kernels.native.PRODUCTS` has the same under these names."""
+    """The products of one relaxation; `_kernels.native.PRODUCTS` has the same under these names."""
 
     def __init__(self, prefix: str, power: float) -> None:
         """Hold what the names of its targets begin with, and which exponentials it adds up."""

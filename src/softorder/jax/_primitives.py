@@ -25,10 +25,10 @@ from jax.interpreters import ad, batching, mlir
 
 from softorder._array import NativeProblem
 from softorder._extension import extension
+from softorder._kernels.native import PRODUCTS, recompute
 from softorder.jax import _native
 from softorder.jax._namespace import xp
 from softorder.jax._varying import result_type, vary_alike
-from softorder.kernels.native import PRODUCTS, recompute
 
 # Which of a primitive's arguments may have a tangent: scores, values, scale. Then come positions,
 # order and counts.
@@ -78,8 +78,8 @@ def _primitive(
 
 
 def _sort_portable(scores: Array, valid: Array) -> list[Array]:
+    from softorder._kernels.scores import SortedScores
     from softorder.jax._wiring import JAX
-    from softorder.kernels.scores import SortedScores
 
     ready = SortedScores(JAX, scores, None if _native.is_absent(valid) else valid)
     order = ready.order
@@ -258,7 +258,7 @@ class NativeProducts:
         scale: Array | float,
         problem: NativeProblem,
     ) -> Array:
-        """Return a product of `kernels.native.PRODUCTS`."""
+        """Return a product of `_kernels.native.PRODUCTS`."""
         if isinstance(scale, float):
             scale = jnp.full((1,), scale, xp.float64)
         arrays: tuple[Any, ...] = (

@@ -9,7 +9,7 @@ import jax
 from jax.tree_util import GetAttrKey, register_pytree_with_keys
 
 from softorder import relaxations
-from softorder.permutation import SoftPermutation
+from softorder._permutation import SoftPermutation
 from softorder.relaxations.base import Relaxation
 
 _Class = TypeVar("_Class", bound=type[Relaxation])

@@ -16,11 +16,11 @@ from jax.core import Tracer
 from softorder import _checks
 from softorder._array import Wiring, move_axis
 from softorder._extension import extension
+from softorder._kernels import scan as kernels
+from softorder._kernels.on_cpu import FUNCTIONS
 from softorder.jax import _native, _pytrees
 from softorder.jax._namespace import has_float64, xp
 from softorder.jax._primitives import NativeProducts
-from softorder.kernels import scan as kernels
-from softorder.kernels.host import FUNCTIONS
 
 try:
     from jax.extend.core import get_opaque_trace_state
@@ -136,7 +136,7 @@ def _cumulative_logsumexp(x: Array, axis: int) -> Array:
 
 
 def _host(function: Callable[[numpy.ndarray], numpy.ndarray], x: Array) -> Array:
-    """Call a function of `kernels.host`: in C++ on the CPU if it has it, else through Python."""
+    """Call a function of `_kernels.on_cpu`: in C++ on the CPU if it has it, else through Python."""
     x = jax.lax.stop_gradient(x)
     name = function.__name__
     shape = jax.ShapeDtypeStruct((*x.shape[:-2], x.shape[-1]), xp.int64)

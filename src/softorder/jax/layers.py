@@ -14,7 +14,7 @@ from jax import Array
 
 import softorder
 from softorder import _checks
-from softorder.permutation import SoftPermutation
+from softorder._permutation import SoftPermutation
 from softorder.relaxations.softsort import Metric
 
 

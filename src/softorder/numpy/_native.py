@@ -9,7 +9,7 @@ import numpy
 
 from softorder._array import NativeProblem
 from softorder._extension import cpu_threads, extension
-from softorder.kernels.native import PRODUCTS, given_arrays
+from softorder._kernels.native import PRODUCTS, given_arrays
 from softorder.numpy._rules import jointly
 from softorder.numpy._tape import value_of
 

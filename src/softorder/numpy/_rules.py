@@ -16,7 +16,7 @@ import numpy as np
 
 from softorder._array import NUMPY as VALUES
 from softorder._array import take_along
-from softorder.kernels.scan import chunked_scan, shift
+from softorder._kernels.scan import chunked_scan, shift
 from softorder.numpy._tape import RULES, Recorded, fit, value_of, values_of
 
 

@@ -11,7 +11,7 @@ import numpy
 
 from softorder._array import NUMPY as VALUES
 from softorder._array import Wiring, register, slices
-from softorder.kernels.scan import cumulative_logsumexp
+from softorder._kernels.scan import cumulative_logsumexp
 from softorder.numpy import _rules
 from softorder.numpy._native import NativeProducts
 from softorder.numpy._tape import Recorded, checkpoint, value_of

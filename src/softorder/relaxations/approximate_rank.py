@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from softorder._array import Array
-from softorder.kernels.contests import expected_ranks
-from softorder.kernels.scores import SortedScores
+from softorder._kernels.pairwise import expected_ranks
+from softorder._kernels.scores import SortedScores
 from softorder.relaxations.base import RankRelaxation, check_temperature, temperature_of_row
 
 

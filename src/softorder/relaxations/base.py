@@ -19,9 +19,9 @@ from softorder._array import (
     wiring_of,
 )
 from softorder._config import chosen_kernel, config
-from softorder.kernels.operator import Operator
-from softorder.kernels.scores import FINITE, MASKED, SortedScores
-from softorder.permutation import Recipe, SoftPermutation
+from softorder._kernels.operator import Operator
+from softorder._kernels.scores import FINITE, MASKED, SortedScores
+from softorder._permutation import Recipe, SoftPermutation
 
 _Own = TypeVar("_Own")
 
@@ -47,7 +47,7 @@ class PermutationRelaxation(Relaxation, ABC):
     dimensions, half precision, the gradients of ties, and that no weight crosses from one block
     to another (finite, +inf, -inf, masked). What is left to a subclass: where it uses the number
     of items, the number of a position, or sums over items, these are those of the block, for the
-    slots of other blocks hold 0 (see kernels/README.md).
+    slots of other blocks hold 0 (see _kernels/README.md).
     """
 
     @abstractmethod

@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 from softorder import _checks
 from softorder._array import Array, arange_like, take_along
-from softorder.kernels.host import pool_kl, pool_l2
-from softorder.kernels.scores import SortedScores
+from softorder._kernels.on_cpu import pool_kl, pool_l2
+from softorder._kernels.scores import SortedScores
 from softorder.relaxations.base import (
     RankRelaxation,
     SortRelaxation,
@@ -113,7 +113,7 @@ class _Pool:
     """One regularization.
 
     Attributes:
-        host: Finds the pools of a regression: `kernels.isotonic`.
+        host: Finds the pools of a regression: `_kernels.isotonic`.
         reduce: The value of each pool, at each position, `(scores, x, first)`, for x whose first
             of each pool is 0 and the others below.
         rank_scale: How ranks enter the regression.

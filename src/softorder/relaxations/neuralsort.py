@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from softorder._array import Array, arange_like, take_along
-from softorder.kernels.choice import choose_rows
-from softorder.kernels.dense import RowSoftmax
-from softorder.kernels.operator import Operator
-from softorder.kernels.scan import shift
-from softorder.kernels.scores import SortedScores, pick
-from softorder.kernels.tiled import Closeness
+from softorder._kernels.dense import RowSoftmax
+from softorder._kernels.dispatch import choose_rows
+from softorder._kernels.operator import Operator
+from softorder._kernels.scan import shift
+from softorder._kernels.scores import SortedScores, pick
+from softorder._kernels.tiled import Closeness
 from softorder.relaxations.base import PermutationRelaxation, check_temperature, temperature
 
 
@@ -106,7 +106,7 @@ def _costs_from(scores: SortedScores, here: Array, there: Array, gaps: Array) ->
 
     Gap q stands between the positions q - 1 and q. From position r it counts 2 |q - r| - 1 times to
     the right and 2 |q - r| + 1 times to the left: the costs add up from r outwards, with no
-    difference of large sums (kernels/README.md).
+    difference of large sums (_kernels/README.md).
 
     Args:
         scores: For the framework.

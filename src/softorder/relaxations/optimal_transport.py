@@ -9,12 +9,12 @@ from typing import Any
 
 from softorder import _checks
 from softorder._array import Array, arange_like, count_valid, take_along
-from softorder.kernels.balance import Balance
-from softorder.kernels.dense import Explicit, Grouped
-from softorder.kernels.operator import Operator
-from softorder.kernels.places import quantile_places
-from softorder.kernels.scan import shift
-from softorder.kernels.scores import FINITE, MASKED, SortedScores
+from softorder._kernels.dense import Explicit, Grouped
+from softorder._kernels.doubly_stochastic import Balance
+from softorder._kernels.operator import Operator
+from softorder._kernels.quantile_positions import quantile_places
+from softorder._kernels.scan import shift
+from softorder._kernels.scores import FINITE, MASKED, SortedScores
 from softorder.relaxations.base import (
     PermutationRelaxation,
     check_temperature,

@@ -9,10 +9,10 @@ from typing import Any
 
 from softorder import _checks
 from softorder._array import Array, Wiring, device_of, own_copy, read, take_along, widen, wiring_of
-from softorder.kernels.balance import Balance
-from softorder.kernels.dense import Rows
-from softorder.kernels.host import assign
-from softorder.permutation import Recipe, SoftPermutation
+from softorder._kernels.dense import Rows
+from softorder._kernels.doubly_stochastic import Balance
+from softorder._kernels.on_cpu import assign
+from softorder._permutation import Recipe, SoftPermutation
 from softorder.relaxations.base import Relaxation, check_temperature, snapshot
 
 

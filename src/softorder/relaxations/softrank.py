@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from softorder._array import Array, arange_like, broadcast_shapes, cast, count_valid, take_along
-from softorder.kernels.contests import expected_ranks, rank_distribution
-from softorder.kernels.dense import OfScores, Rows
-from softorder.kernels.operator import Operator
-from softorder.kernels.rank_tails import log_rank_probability
-from softorder.kernels.scores import MASKED, Cache, SortedScores, pick
+from softorder._kernels.dense import OfScores, Rows
+from softorder._kernels.operator import Operator
+from softorder._kernels.pairwise import expected_ranks, rank_distribution
+from softorder._kernels.rank_tails import log_rank_probability
+from softorder._kernels.scores import MASKED, Cache, SortedScores, pick
 from softorder.relaxations.base import (
     PermutationRelaxation,
     RankRelaxation,

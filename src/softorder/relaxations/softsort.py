@@ -8,10 +8,10 @@ from typing import Any, Literal, TypeAlias
 
 from softorder import _checks
 from softorder._array import Array
-from softorder.kernels.choice import choose
-from softorder.kernels.dense import RowSoftmax, distance
-from softorder.kernels.operator import Operator
-from softorder.kernels.scores import SortedScores
+from softorder._kernels.dense import RowSoftmax, distance
+from softorder._kernels.dispatch import choose
+from softorder._kernels.operator import Operator
+from softorder._kernels.scores import SortedScores
 from softorder.relaxations.base import (
     PermutationRelaxation,
     check_temperature,

@@ -13,8 +13,8 @@ from typing import Any
 import numpy
 import tensorflow as tf
 
-from softorder.kernels.exponentials import Exponentials
-from softorder.kernels.scan import (
+from softorder._kernels.profiles import Exponentials
+from softorder._kernels.scan import (
     chunked_scan,
     chunked_sums_beside,
     gap_gradient,
@@ -54,7 +54,7 @@ def _scan_gradient(gate: Any, f: Any, g: Any) -> tuple[Any, Any]:
 
 
 def beside(kernel: Exponentials, gap: Any, cut: Any, w: Any, offset: Any) -> Any:
-    """Return `kernels.scan.sums_beside` of the gates that gaps (..., n) make, for w (..., c, n)."""
+    """Return `_kernels.scan.sums_beside` of the gates of gaps (..., n), for w (..., c, n)."""
     batch = numpy.broadcast_shapes(tuple(gap.shape[:-1]), tuple(w.shape[:-2]))
     rows = [gap, cut] if offset is None else [gap, cut, offset]
     gap, cut, *moved = (tf.broadcast_to(x, (*batch, x.shape[-1])) for x in rows)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from softorder import _checks
 from softorder._array import Wiring, slices
-from softorder.kernels.scan import cumulative_logsumexp
+from softorder._kernels.scan import cumulative_logsumexp
 from softorder.tensorflow import _namespace as xp
 from softorder.tensorflow._scan import beside, scan
 

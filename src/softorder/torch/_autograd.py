@@ -21,8 +21,8 @@ from torch.autograd.function import _SingleLevelFunction
 
 from softorder._array import NativeProblem
 from softorder._extension import extension
-from softorder.kernels.native import PRODUCTS, given_arrays
-from softorder.kernels.scan import chunked_scan, shift
+from softorder._kernels.native import PRODUCTS, given_arrays
+from softorder._kernels.scan import chunked_scan, shift
 from softorder.torch._tracing import is_plain, is_tracing, is_transformed
 
 # torch.concat, which is torch.cat, lacks the rule for a batch of gradients (is_grads_batched).
@@ -115,7 +115,7 @@ class NativeProducts:
         scale: Tensor | float,
         problem: NativeProblem,
     ) -> Tensor:
-        """Return a product of `kernels.native.PRODUCTS`."""
+        """Return a product of `_kernels.native.PRODUCTS`."""
         if not torch.compiler.is_compiling():
             return _Product.apply(scores, values, scale, problem, kind)  # pyright: ignore
         return _product_op(scores, values, *_operands(scores, scale, problem), kind)

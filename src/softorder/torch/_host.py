@@ -9,7 +9,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from softorder.kernels.host import FUNCTIONS
+from softorder._kernels.on_cpu import FUNCTIONS
 from softorder.torch._tracing import is_plain, is_tracing
 
 

@@ -11,7 +11,7 @@ import torch.utils.checkpoint
 
 from softorder import _checks
 from softorder._array import Wiring, slices
-from softorder.kernels.scan import cumulative_logsumexp
+from softorder._kernels.scan import cumulative_logsumexp
 from softorder.torch import _tracing
 from softorder.torch._autograd import NativeProducts, scan
 from softorder.torch._host import host

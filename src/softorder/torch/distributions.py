@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
 import softorder
-from softorder.permutation import SoftPermutation
+from softorder._permutation import SoftPermutation
 
 
 class _Permutation(constraints.Constraint):

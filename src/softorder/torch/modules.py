@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import softorder
 from softorder import _checks
-from softorder.kernels.operator import Operator
-from softorder.kernels.scores import SortedScores
-from softorder.permutation import SoftPermutation
+from softorder._kernels.operator import Operator
+from softorder._kernels.scores import SortedScores
+from softorder._permutation import SoftPermutation
 from softorder.relaxations.base import PermutationRelaxation
 from softorder.relaxations.softsort import Metric
 

@@ -9,15 +9,15 @@ from typing import Any
 from softorder import _checks
 from softorder._array import Array, take_along
 from softorder._config import chosen_kernel
-from softorder.kernels import native
-from softorder.kernels.dense import RowSoftmax, bounded_power
-from softorder.kernels.exponentials import BY_POWER
-from softorder.kernels.native import NativeScan
-from softorder.kernels.native_rows import Formula, NativeRows
-from softorder.kernels.operator import Operator
-from softorder.kernels.scan import Scan
-from softorder.kernels.scores import SortedScores
-from softorder.kernels.tiled import Closeness, Tiled
+from softorder._kernels import native
+from softorder._kernels.dense import RowSoftmax, bounded_power
+from softorder._kernels.native import NativeScan
+from softorder._kernels.native_rows import Formula, NativeRows
+from softorder._kernels.operator import Operator
+from softorder._kernels.profiles import BY_POWER
+from softorder._kernels.scan import Scan
+from softorder._kernels.scores import SortedScores
+from softorder._kernels.tiled import Closeness, Tiled
 
 Metric = float | Callable[[Any, Any], Any]
 

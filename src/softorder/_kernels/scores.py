@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from softorder._array import Array, Wiring, arange_like, count_valid, device_of, take_along, widen
-from softorder.kernels.ties import Ties, find_ties
+from softorder._kernels.ties import Ties, find_ties
 
 # P is block diagonal: items of different blocks have weight zero for each other.
 FINITE, PLUS_INFINITY, MINUS_INFINITY, MASKED = 0, 1, 2, 3

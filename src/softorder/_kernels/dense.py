@@ -21,8 +21,8 @@ from softorder._array import (
     device_of,
     take_along,
 )
-from softorder.kernels.operator import Operator
-from softorder.kernels.scores import MASKED, Cache, SortedScores, pick
+from softorder._kernels.operator import Operator
+from softorder._kernels.scores import MASKED, Cache, SortedScores, pick
 
 
 class OfScores(Operator):

@@ -3,7 +3,7 @@
 Sinkhorn's iterations give the columns their sums, then the rows, so that the rows are right at the
 end and what is left of the error is in the columns. A fixed number of them can be differentiated as
 it is. A tolerance is reached by Newton's method, of which the last two steps are differentiated:
-that gives the derivatives of the limit (kernels/README.md).
+that gives the derivatives of the limit (_kernels/README.md).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from softorder import _checks
 from softorder._array import Array, Wiring, device_of
-from softorder.kernels.dense import log_softmax
+from softorder._kernels.dense import log_softmax
 
 # Above so many entries, a matrix is computed again in the backward pass instead of being kept.
 _KEPT_ENTRIES = 1 << 14

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from softorder._array import Array, take_along
-from softorder.kernels.dense import RowSoftmax
-from softorder.kernels.native import Native
-from softorder.kernels.operator import Operator
-from softorder.kernels.scores import MASKED, SortedScores
-from softorder.kernels.tiled import Closeness, rows_of_a_tile
+from softorder._kernels.dense import RowSoftmax
+from softorder._kernels.native import Native
+from softorder._kernels.operator import Operator
+from softorder._kernels.scores import MASKED, SortedScores
+from softorder._kernels.tiled import Closeness, rows_of_a_tile
 
 Formula = Callable[[SortedScores, Any], tuple[RowSoftmax, Closeness]]
 """`(scores, tau)` gives rows in array operations; tau is a number, or has shape (..., 1, 1)."""

@@ -26,12 +26,12 @@ from softorder._array import (
     count_valid,
 )
 from softorder._extension import extension
-from softorder.kernels.dense import OfScores, RowSoftmax, distance
-from softorder.kernels.exponentials import BY_POWER, TABLES, Exponentials
-from softorder.kernels.operator import Operator
-from softorder.kernels.scan import Scan
-from softorder.kernels.scores import SortedScores
-from softorder.kernels.tiled import Tiled, log_own
+from softorder._kernels.dense import OfScores, RowSoftmax, distance
+from softorder._kernels.operator import Operator
+from softorder._kernels.profiles import BY_POWER, TABLES, Exponentials
+from softorder._kernels.scan import Scan
+from softorder._kernels.scores import SortedScores
+from softorder._kernels.tiled import Tiled, log_own
 
 
 def is_built() -> bool:

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from softorder._array import Array, arange_like, count_valid, device_of, take_along
-from softorder.kernels.dense import multiply
-from softorder.kernels.operator import Operator
-from softorder.kernels.scores import pick
+from softorder._kernels.dense import multiply
+from softorder._kernels.operator import Operator
+from softorder._kernels.scores import pick
 
 
 class Hard(Operator):

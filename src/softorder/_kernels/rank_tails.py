@@ -11,8 +11,8 @@ import math
 from typing import Any
 
 from softorder._array import Array, Wiring, arange_like, take_along
-from softorder.kernels.contests import TILE, Contests, count_losses
-from softorder.kernels.scores import SortedScores, pick
+from softorder._kernels.pairwise import TILE, Contests, count_losses
+from softorder._kernels.scores import SortedScores, pick
 
 # The trapezoidal rule in u, where z = peak + width STRETCH sinh(u / STRETCH): steps are finest at
 # the peak and grow with the distance from it.

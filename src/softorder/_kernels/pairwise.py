@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from softorder._array import Array, Wiring, arange_like, move_axis, take_along
-from softorder.kernels.scan import shift
-from softorder.kernels.scores import MASKED, SortedScores, pick
+from softorder._kernels.scan import shift
+from softorder._kernels.scores import MASKED, SortedScores, pick
 
 # Differences are cut off here, long after every probability is 0 or 1: the derivative by the scale
 # would be zero times infinity.

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy
 
 from softorder._array import Array, arange_like, broadcast_shapes, cast, device_of, take_along
-from softorder.kernels.dense import RowSoftmax
-from softorder.kernels.operator import Operator
-from softorder.kernels.scores import MASKED, pick
+from softorder._kernels.dense import RowSoftmax
+from softorder._kernels.operator import Operator
+from softorder._kernels.scores import MASKED, pick
 
 Closeness = Callable[[Array], Array]
 """For positions p (..., n), the logit at each position of the item at p, less that of its own item.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy
 from scipy.optimize import linear_sum_assignment
 
-from softorder.kernels.isotonic import pool_kl, pool_l2
+from softorder._kernels.isotonic import pool_kl, pool_l2
 
 
 def assign(weights: numpy.ndarray) -> numpy.ndarray:

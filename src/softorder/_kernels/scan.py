@@ -23,10 +23,10 @@ from softorder._array import (
     move_axis,
     take_along,
 )
-from softorder.kernels.dense import OfScores, RowSoftmax, bounded_power, extended_product
-from softorder.kernels.exponentials import Exponentials
-from softorder.kernels.scores import FINITE, MASKED, SortedScores
-from softorder.kernels.ties import Ties
+from softorder._kernels.dense import OfScores, RowSoftmax, bounded_power, extended_product
+from softorder._kernels.profiles import Exponentials
+from softorder._kernels.scores import FINITE, MASKED, SortedScores
+from softorder._kernels.ties import Ties
 
 
 class Scan(OfScores):
