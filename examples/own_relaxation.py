@@ -9,8 +9,7 @@ import sys
 from dataclasses import dataclass
 
 import softorder as so
-from softorder._kernels.dense import RowSoftmax
-from softorder.relaxations.base import temperature
+from softorder.extend import RowSoftmax, temperature
 from softorder.testing import LawBroken, check_relaxation
 
 
@@ -20,14 +19,15 @@ class CauchySort(so.PermutationRelaxation):
 
     tau: float = 1.0
 
-    def operator(self, scores):
-        """Return the matrix; x is s in decreasing order."""
+    def weights(self, scores):
+        """Return the logits of the rows; x is s in decreasing order."""
+        tau = temperature(self.tau, scores)
 
         def logits(scores, rows):
             gap = scores.at(rows)[..., :, None] - scores.items[..., None, :]
-            return -scores.wiring.xp.log1p((gap / temperature(self.tau, scores)) ** 2)
+            return -scores.wiring.xp.log1p((gap / tau) ** 2)
 
-        return RowSoftmax(scores, logits)
+        return RowSoftmax(logits)
 
 
 class CarelessSort(CauchySort):

@@ -68,7 +68,7 @@ struct AlongColumns {
 
     // Step k multiplies by exp(-gap - 2 d), d being the distance before it.
     void next(const Band& band, int64_t at, int64_t k, Lanes* w) {
-        const Lanes here = read(band.place + at), there = read(band.place + at + Side * (k - 1));
+        const Lanes here = read(band.score + at), there = read(band.score + at + Side * (k - 1));
         const Lanes distance = Side > 0 ? here - there : there - here;
         Lanes twice = exp_minus(band.inverse_scale * (distance + distance));
         for (int64_t j = 0; j < kSteps; ++j) {

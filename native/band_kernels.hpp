@@ -1,6 +1,6 @@
 // What the band kernels do: sums over the weights of NeuralSort near the diagonal.
 //
-// A run is `length` positions whose weights for each other are not zero. In units of tau, with
+// A block is `length` positions whose weights for each other are not zero. In units of tau, with
 // gap_i between the positions i - 1 and i, the weight of position p in row r is exp(-cost), and
 //
 //     cost_r(r + k) = gap_{r+1} + 3 gap_{r+2} + ... + (2k - 1) gap_{r+k}
@@ -27,16 +27,16 @@ constexpr int64_t kMargin = 16;
 
 // A plane holds one number for each position; several lie `stride` numbers apart.
 struct Band {
-    const double* place;   // the sorted scores; outside of the run, that at its end
-    const double* gap;     // outside of the run, too wide to cross
+    const double* score;   // sorted; outside of the block, that at its end
+    const double* gap;     // outside of the block, too wide to cross
     const double* powers;  // kSteps planes: exp(-gap), exp(-2 gap), exp(-4 gap), exp(-6 gap), ...
-    double inverse_scale;  // 1 / tau, for the places; gaps are divided already
+    double inverse_scale;  // 1 / tau, for the scores; gaps are divided already
     double smallest;       // a sum may stop where all weights are less
     int64_t stride;
 };
 
 // Positions begin to end are whole lanes. A position's own weight, which is 1, is left out. What
-// is read outside of the run must be finite.
+// is read outside of the block must be finite.
 struct BandKernels {
     void (*write_powers)(const double* gap, int64_t begin, int64_t end, int64_t stride,
                          double* powers);

@@ -5,14 +5,14 @@
 #include <vector>
 
 #include "band_kernels.hpp"
-#include "block_kernels.hpp"
+#include "chunk_kernels.hpp"
 
 namespace softorder {
 
 #define SOFTORDER_DECLARE(arch)                 \
     namespace arch {                            \
-    extern const BlockKernels real_kernels;     \
-    extern const BlockKernels complex_kernels;  \
+    extern const ChunkKernels real_kernels;     \
+    extern const ChunkKernels complex_kernels;  \
     extern const BandKernels band_kernels;      \
     }
 
@@ -26,8 +26,8 @@ namespace {
 
 struct Choice {
     const char* name;
-    const BlockKernels* real;
-    const BlockKernels* complex;
+    const ChunkKernels* real;
+    const ChunkKernels* complex;
     const BandKernels* band;
 };
 
@@ -71,7 +71,7 @@ const Choice& choice() {
 
 }  // namespace
 
-const BlockKernels& block_kernels(const Terms& terms) {
+const ChunkKernels& chunk_kernels(const Terms& terms) {
     return terms.count == 1 ? *choice().real : *choice().complex;
 }
 

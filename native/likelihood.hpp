@@ -128,45 +128,45 @@ struct NeuralSortCost {
     std::vector<double> by_sums;
 };
 
-// Calls work(row, scale, runs, place) for every row, place(i) being where the item of position i
-// stands.
+// Calls work(row, scale, blocks, position) for every row, position(i) being that of the item which the
+// permutation puts at i.
 template <class Float, class Work>
 void for_each_permutation(const Rows<Float>& rows, const Permutations& permutations,
                           const Work& work) {
     const int64_t n = rows.n, fewest = 1 + kItemsPerCostThread / std::max<int64_t>(n, 1);
     for_each_range(rows.threads, rows.rows, fewest, [&](int64_t begin, int64_t end) {
-        std::vector<int64_t> place(static_cast<size_t>(n));
+        std::vector<int64_t> position(static_cast<size_t>(n));
         for (int64_t row = begin; row < end; ++row) {
             const int64_t* order = rows.order + row * n;
             const int64_t* items = permutations.of(row, n);
             const int64_t count = rows.counts ? rows.counts[row] : n;
             const double scale = rows.scale[rows.scale_per_row ? row : 0];
-            for (int64_t i = 0; i < n; ++i) place[order[i]] = i;
-            work(row, scale, find_runs(rows.sorted + row * n, count, scale),
-                 [&](int64_t i) { return place[items[i]]; });
+            for (int64_t i = 0; i < n; ++i) position[order[i]] = i;
+            work(row, scale, find_blocks(rows.sorted + row * n, count, scale),
+                 [&](int64_t i) { return position[items[i]]; });
         }
     });
 }
 
-inline bool holds(const Run& run, int64_t position) {
-    return run.begin <= position && position < run.end;
+inline bool holds(const Block& block, int64_t position) {
+    return block.begin <= position && position < block.end;
 }
 
 // out (rows, n): the cost at each position.
 template <class Float, class Cost>
 void cost(const Rows<Float>& rows, const Permutations& permutations, Float* out) {
-    const auto one = [&](int64_t row, double scale, const Runs& runs, const auto& place) {
+    const auto one = [&](int64_t row, double scale, const Blocks& blocks, const auto& position) {
         Float* to = out + row * rows.n;
-        fill_with(to, rows.n, runs.spoiled ? std::numeric_limits<double>::quiet_NaN() : 0.0);
-        for (int r = 0; r < runs.number; ++r) {
-            const Run& run = runs.run[r];
-            const int64_t begin = run.begin, length = run.tied ? 0 : run.end - begin;
+        fill_with(to, rows.n, blocks.spoiled ? std::numeric_limits<double>::quiet_NaN() : 0.0);
+        for (int r = 0; r < blocks.number; ++r) {
+            const Block& block = blocks.block[r];
+            const int64_t begin = block.begin, length = block.tied ? 0 : block.end - begin;
             const Cost of(rows, rows.sorted + row * rows.n + begin, length, scale);
-            for (int64_t i = begin; i < run.end; ++i) {
-                const int64_t j = place(i);
-                if (!holds(run, j)) {
+            for (int64_t i = begin; i < block.end; ++i) {
+                const int64_t j = position(i);
+                if (!holds(block, j)) {
                     to[i] = std::numeric_limits<Float>::infinity();
-                } else if (!run.tied) {
+                } else if (!block.tied) {
                     to[i] = static_cast<Float>(of(i - begin, j - begin));
                 }
             }
@@ -180,23 +180,23 @@ template <class Float, class Cost>
 void cost_backward(const Rows<Float>& rows, const Permutations& permutations, const Float* g,
                    const Gradients<Float>& to) {
     const int64_t n = rows.n;
-    const auto one = [&](int64_t row, double scale, const Runs& runs, const auto& place) {
-        if (runs.spoiled) {
+    const auto one = [&](int64_t row, double scale, const Blocks& blocks, const auto& position) {
+        if (blocks.spoiled) {
             fill_gradients(to, row, n, 0, std::numeric_limits<double>::quiet_NaN());
             return;
         }
-        for (int r = 0; r < runs.number; ++r) {
-            const Run& run = runs.run[r];
-            if (run.tied) continue;
-            const int64_t begin = run.begin, length = run.end - begin;
+        for (int r = 0; r < blocks.number; ++r) {
+            const Block& block = blocks.block[r];
+            if (block.tied) continue;
+            const int64_t begin = block.begin, length = block.end - begin;
             const Float* sorted = rows.sorted + row * n + begin;
             Cost of(rows, sorted, length, scale);
             std::vector<double> positions(static_cast<size_t>(length)), items(positions);
             double total = 0;
             for (int64_t i = 0; i < length; ++i) {
-                const int64_t j = place(begin + i) - begin;
+                const int64_t j = position(begin + i) - begin;
                 const double share = static_cast<double>(g[row * n + begin + i]);
-                if (!holds(run, begin + j)) continue;
+                if (!holds(block, begin + j)) continue;
                 if (to.scale) total += share * of(i, j);
                 of.differentiate(i, j, share, positions.data(), items.data());
             }

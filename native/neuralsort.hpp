@@ -1,5 +1,5 @@
 // P v and P^T u of NeuralSort, with their derivatives, for sorted scores: what _kernels/README.md
-// derives, run by run. Costs and sums are those of band_kernels.hpp.
+// derives, block by block. Costs and sums are those of band_kernels.hpp.
 #pragma once
 
 #include <algorithm>
@@ -35,22 +35,22 @@ double count_weights(const Rows<Float>& rows, int64_t row) {
     return n * std::min(n, 4 * kSteps + (reach > 0 ? 2 * reach : 0.0));
 }
 
-// One run of one row, and the planes (band_kernels.hpp) that its sums are made of.
+// One block of one row, and the planes (band_kernels.hpp) that its sums are made of.
 template <class Float>
-class BandRun {
+class BandBlock {
   public:
     // A thread gets at least `minimum` positions.
-    BandRun(const Float* sorted, Run run, double scale, double smallest, int threads,
+    BandBlock(const Float* sorted, Block block, double scale, double smallest, int threads,
             int64_t minimum, Scratch& memory)
-        : begin(run.begin),
-          length(run.end - run.begin),
-          tied(run.tied),
+        : begin(block.begin),
+          length(block.end - block.begin),
+          tied(block.tied),
           inverse_scale(std::min(1 / scale, std::numeric_limits<double>::max())),
           stride_(padded() + 2 * kMargin),
           threads_(threads),
           minimum_(minimum),
           smallest_(smallest),
-          sorted_(sorted + run.begin),
+          sorted_(sorted + block.begin),
           memory_(memory) {}
 
     const int64_t begin, length;
@@ -61,18 +61,18 @@ class BandRun {
     void reserve(int64_t planes) {
         next_ = memory_.get((planes + 2 + kSteps) * stride_) + kMargin;
         if (tied) return;
-        double *place = take(1), *gap = take(1), *powers = take(kSteps);
+        double *scores = take(1), *gap = take(1), *powers = take(kSteps);
         const auto score = [&](int64_t i) { return static_cast<double>(sorted_[i]); };
-        std::fill(place - kMargin, place, score(0));
-        std::fill(place + length, place + padded() + kMargin, score(length - 1));
+        std::fill(scores - kMargin, scores, score(0));
+        std::fill(scores + length, scores + padded() + kMargin, score(length - 1));
         std::fill(gap - kMargin, gap + 1, kFar);
         std::fill(gap + length, gap + padded() + kMargin, kFar);
-        for (int64_t i = 0; i < length; ++i) place[i] = score(i);
+        for (int64_t i = 0; i < length; ++i) scores[i] = score(i);
         for (int64_t i = 1; i < length; ++i) {
-            gap[i] = std::min((place[i - 1] - place[i]) * inverse_scale, kFar);
+            gap[i] = std::min((scores[i - 1] - scores[i]) * inverse_scale, kFar);
         }
         band_kernels().write_powers(gap, -kMargin, padded() + kMargin, stride_, powers);
-        band_ = {place, gap, powers, inverse_scale, smallest_, stride_};
+        band_ = {scores, gap, powers, inverse_scale, smallest_, stride_};
     }
 
     // The next `planes` of them.
@@ -82,7 +82,7 @@ class BandRun {
         return first;
     }
 
-    // The same, 0 outside of the run.
+    // The same, 0 outside of the block.
     double* take_cleared(int64_t planes) {
         double* first = take(planes);
         for (int64_t c = 0; c < planes; ++c) {
@@ -166,10 +166,10 @@ class BandRun {
     double* next_ = nullptr;
 };
 
-// Calls work(row, run) for every run of every row, with memory for so many planes, and
+// Calls work(row, block) for every block of every row, with memory for so many planes, and
 // blank(row, value) first for every row: 0, or NaN if a NaN spoils it.
 template <class Float, class Blank, class Work>
-void for_each_run(const Rows<Float>& rows, double smallest, int64_t planes, const Blank& blank,
+void for_each_block(const Rows<Float>& rows, double smallest, int64_t planes, const Blank& blank,
                   const Work& work) {
     if (rows.rows * rows.n == 0) {
         for (int64_t row = 0; row < rows.rows; ++row) blank(row, 0.0);
@@ -184,13 +184,13 @@ void for_each_run(const Rows<Float>& rows, double smallest, int64_t planes, cons
     const int64_t positions = static_cast<int64_t>(fewest * static_cast<double>(rows.n));
     for_each_row<Scratch>(
         rows, fewest < 0.5, minimum,
-        [&](int64_t row, const Runs& runs, double scale, int threads, Scratch& memory) {
-            blank(row, runs.spoiled ? std::numeric_limits<double>::quiet_NaN() : 0.0);
-            for (int r = 0; r < runs.number; ++r) {
-                BandRun<Float> run(rows.sorted + row * rows.n, runs.run[r], scale, smallest,
+        [&](int64_t row, const Blocks& blocks, double scale, int threads, Scratch& memory) {
+            blank(row, blocks.spoiled ? std::numeric_limits<double>::quiet_NaN() : 0.0);
+            for (int r = 0; r < blocks.number; ++r) {
+                BandBlock<Float> block(rows.sorted + row * rows.n, blocks.block[r], scale, smallest,
                                    threads, positions, memory);
-                run.reserve(planes);
-                work(row, run);
+                block.reserve(planes);
+                work(row, block);
             }
         });
 }
@@ -212,29 +212,29 @@ double join(double finite, double up, double down) {
     return finite + (up > zero ? infinity : 0.0) + (down > zero ? -infinity : 0.0);
 }
 
-// What apply may keep of the sums over rows for its derivatives: (rows, n, 2, f + 1), up and down.
-struct KeptSums {
+// What apply may save of the sums over rows for its derivatives: (rows, n, 2, f + 1), up and down.
+struct SavedSums {
     double* memory;
     int64_t n, f;
 
-    // Calls move(number in memory, number in the planes) for all numbers of a run.
+    // Calls move(number in memory, number in the planes) for all numbers of a block.
     template <class Float, class Move>
-    void each(const BandRun<Float>& run, int64_t row, double* up, double* down,
+    void each(const BandBlock<Float>& block, int64_t row, double* up, double* down,
               const Move& move) const {
-        for (int64_t i = 0; i < run.length; ++i) {
-            double* here = memory + (row * n + run.begin + i) * 2 * (f + 1);
+        for (int64_t i = 0; i < block.length; ++i) {
+            double* here = memory + (row * n + block.begin + i) * 2 * (f + 1);
             for (int64_t c = 0; c <= f; ++c) {
-                move(here[c], run.at(up, c, i));
-                move(here[f + 1 + c], run.at(down, c, i));
+                move(here[c], block.at(up, c, i));
+                move(here[f + 1 + c], block.at(down, c, i));
             }
         }
     }
 };
 
 // y = P v by position, and log Z, which may be null. v is by item; null for the scores themselves.
-// What is kept, if not null, serves apply_backward.
+// What is saved, if not null, serves apply_backward.
 template <class Float>
-void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, double* kept) {
+void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, double* saved) {
     const int64_t n = rows.n, f = rows.features;
     const bool infinite = v && any_infinite(v, rows.rows * n * f);
     const int64_t planes = infinite ? 3 * f : f;
@@ -242,44 +242,44 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
         fill_with(y + row * n * f, n * f, value);
         if (log_z) fill_with(log_z + row * n, n, value);
     };
-    const auto work = [&](int64_t row, BandRun<Float>& run) {
-        Float* y_run = y + (row * n + run.begin) * f;
-        const bool own = !v && run.tied;  // infinite scores: the mean of equal ones
-        double* values = run.take_cleared(planes);
-        double *up = run.take(planes + 1), *down = run.take(f + 1);
-        for (int64_t i = 0; i < run.length; ++i) {
-            const Float* from = values_at<0>(rows, v, row, run.begin + i);
+    const auto work = [&](int64_t row, BandBlock<Float>& block) {
+        Float* y_block = y + (row * n + block.begin) * f;
+        const bool own = !v && block.tied;  // infinite scores: the mean of equal ones
+        double* values = block.take_cleared(planes);
+        double *up = block.take(planes + 1), *down = block.take(f + 1);
+        for (int64_t i = 0; i < block.length; ++i) {
+            const Float* from = values_at<0>(rows, v, row, block.begin + i);
             for (int64_t c = 0; c < f; ++c) {
                 split(own ? Float{0} : from[c], infinite, [&](int64_t part, double x) {
-                    run.at(values, part * f + c, i) = x;
+                    block.at(values, part * f + c, i) = x;
                 });
             }
         }
-        if (kept || !infinite) run.sum_rows(values, f, true, up, down);
-        if (kept) {
-            KeptSums{kept, n, f}.each(run, row, up, down, [](double& to, double x) { to = x; });
+        if (saved || !infinite) block.sum_rows(values, f, true, up, down);
+        if (saved) {
+            SavedSums{saved, n, f}.each(block, row, up, down, [](double& to, double x) { to = x; });
         }
-        if (infinite) run.sum_rows(values, planes, false, up, up);
-        for (int64_t i = 0; i < run.length; ++i) {
+        if (infinite) block.sum_rows(values, planes, false, up, up);
+        for (int64_t i = 0; i < block.length; ++i) {
             const double z = 1 + up[i] + (infinite ? 0 : down[i]);
-            if (log_z) log_z[row * n + run.begin + i] = static_cast<Float>(std::log(z));
+            if (log_z) log_z[row * n + block.begin + i] = static_cast<Float>(std::log(z));
             const auto total = [&](int64_t c) {
-                return run.at(values, c, i) + run.at(up, 1 + c, i);
+                return block.at(values, c, i) + block.at(up, 1 + c, i);
             };
             for (int64_t c = 0; c < f; ++c) {
-                double mean = static_cast<double>(rows.sorted[row * n + run.begin]);
+                double mean = static_cast<double>(rows.sorted[row * n + block.begin]);
                 if (infinite) {
                     mean = join<Float>(total(c) / z, total(f + c), total(2 * f + c));
                 } else if (!own) {
-                    const double shift = run.at(up, 1 + c, i) + run.at(down, 1 + c, i);
-                    mean = run.at(values, c, i) + shift / z;
+                    const double shift = block.at(up, 1 + c, i) + block.at(down, 1 + c, i);
+                    mean = block.at(values, c, i) + shift / z;
                 }
-                y_run[i * f + c] = static_cast<Float>(mean);
+                y_block[i * f + c] = static_cast<Float>(mean);
             }
         }
     };
     const double smallest = infinite ? kUnderflow<Float> : kNegligible<Float>;
-    for_each_run(rows, smallest, 2 * planes + f + 2, blank, work);
+    for_each_block(rows, smallest, 2 * planes + f + 2, blank, work);
 }
 
 // w = P^T u by item; u is by position.
@@ -290,24 +290,24 @@ void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
     const int64_t planes = infinite ? 3 * f : f;
     const auto blank = [&](int64_t row, double value) { fill_with(w + row * n * f, n * f, value); };
     const double smallest = infinite ? kUnderflow<Float> : kNegligible<Float>;
-    for_each_run(rows, smallest, 2 * planes + 1, blank, [&](int64_t row, BandRun<Float>& run) {
-        double* shares = run.take_cleared(planes);
-        double* sums = run.take(planes);
-        double* z = run.take(1);
-        run.sum_rows(nullptr, 0, false, z, z);
-        const Float* from = u + (row * n + run.begin) * f;
-        for (int64_t i = 0; i < run.length; ++i) {
+    for_each_block(rows, smallest, 2 * planes + 1, blank, [&](int64_t row, BandBlock<Float>& block) {
+        double* shares = block.take_cleared(planes);
+        double* sums = block.take(planes);
+        double* z = block.take(1);
+        block.sum_rows(nullptr, 0, false, z, z);
+        const Float* from = u + (row * n + block.begin) * f;
+        for (int64_t i = 0; i < block.length; ++i) {
             for (int64_t c = 0; c < f; ++c) {
                 split(from[i * f + c], infinite, [&](int64_t part, double x) {
-                    run.at(shares, part * f + c, i) = x / (1 + z[i]);
+                    block.at(shares, part * f + c, i) = x / (1 + z[i]);
                 });
             }
         }
-        run.sum_columns(shares, planes, sums);
-        const int64_t* order = rows.order + row * n + run.begin;
-        for (int64_t i = 0; i < run.length; ++i) {
+        block.sum_columns(shares, planes, sums);
+        const int64_t* order = rows.order + row * n + block.begin;
+        for (int64_t i = 0; i < block.length; ++i) {
             Float* item = w + (row * n + order[i]) * f;
-            const auto total = [&](int64_t c) { return run.at(shares, c, i) + run.at(sums, c, i); };
+            const auto total = [&](int64_t c) { return block.at(shares, c, i) + block.at(sums, c, i); };
             for (int64_t c = 0; c < f; ++c) {
                 const double sum = infinite ? join<Float>(total(c), total(f + c), total(2 * f + c))
                                             : total(c);
@@ -326,64 +326,64 @@ struct Planes {
     static constexpr int64_t number(int64_t f) { return 5 * f + 8; }
 
     template <class Float>
-    Planes(BandRun<Float>& run, int64_t f)
-        : p(run.take_cleared(f)),
-          s(run.take_cleared(f)),
-          t(run.take_cleared(1)),
-          up(run.take(f + 1)),
-          down(run.take(f + 1)),
-          sums(run.take(f)),
-          flow(run.take(4)),
-          force(run.take(1)) {}
+    Planes(BandBlock<Float>& block, int64_t f)
+        : p(block.take_cleared(f)),
+          s(block.take_cleared(f)),
+          t(block.take_cleared(1)),
+          up(block.take(f + 1)),
+          down(block.take(f + 1)),
+          sums(block.take(f)),
+          flow(block.take(4)),
+          force(block.take(1)) {}
 };
 
-// Writes the derivative by the place of each position to `force`, and returns that by the scale.
+// Writes the derivative by the score at each position to `force`, and returns that by the scale.
 // With cost_r(p) = x_r + 2 x_{r+1} + ... + 2 x_{p-1} - (2 (p - r) - 1) x_p for p > r, and the
 // negative of the same for p < r: `crossing` adds up the pairs with the position between them.
 template <class Float>
-double collect(const BandRun<Float>& run, const Planes& planes) {
+double collect(const BandBlock<Float>& block, const Planes& planes) {
     double crossing = 0, moment = 0;
-    for (int64_t i = 0; i < run.length; ++i) {
+    for (int64_t i = 0; i < block.length; ++i) {
         const double up = planes.up[i], down = planes.down[i];
         crossing -= planes.flow[i] - down;
-        const double pull = up - down + run.at(planes.flow, 2, i) + 2 * crossing;
-        crossing += up - run.at(planes.flow, 1, i);
-        planes.force[i] = -run.inverse_scale * pull;
-        moment += run.at(planes.flow, 3, i);
+        const double pull = up - down + block.at(planes.flow, 2, i) + 2 * crossing;
+        crossing += up - block.at(planes.flow, 1, i);
+        planes.force[i] = -block.inverse_scale * pull;
+        moment += block.at(planes.flow, 3, i);
     }
-    return moment * run.inverse_scale;
+    return moment * block.inverse_scale;
 }
 
 // The derivatives of a product, for what read(row, position, c) is p there and
 // middle(row, position, c, mean) is s Z, given the mean of p in the row; g_z is dL/d(log Z), or
-// null; `kept` are the sums of p over rows if they are known, or null.
+// null; `saved` are the sums of p over rows if they are known, or null.
 // What spread_to(row, position, c, P^T (s Z)) returns is added to the derivative by the score.
 template <class Float, class Read, class Middle, class Spread>
 void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Float* g_z,
-                   double* kept, const Read& read, const Middle& middle, const Spread& spread_to) {
+                   double* saved, const Read& read, const Middle& middle, const Spread& spread_to) {
     const int64_t n = rows.n, f = rows.features;
     const auto blank = [&](int64_t row, double value) { fill_gradients(to, row, n, f, value); };
-    const auto work = [&](int64_t row, BandRun<Float>& run) {
-        const Planes planes(run, f);
+    const auto work = [&](int64_t row, BandBlock<Float>& block) {
+        const Planes planes(block, f);
         const auto [p, s, t, up, down, sums, flow, force] = planes;
-        for (int64_t i = 0; i < run.length; ++i) {
-            for (int64_t c = 0; c < f; ++c) run.at(p, c, i) = read(row, run.begin + i, c);
+        for (int64_t i = 0; i < block.length; ++i) {
+            for (int64_t c = 0; c < f; ++c) block.at(p, c, i) = read(row, block.begin + i, c);
         }
-        if (kept) {
-            KeptSums{kept, n, f}.each(run, row, up, down, [](double x, double& to) { to = x; });
+        if (saved) {
+            SavedSums{saved, n, f}.each(block, row, up, down, [](double x, double& to) { to = x; });
         } else {
-            run.sum_rows(p, f, true, up, down);
+            block.sum_rows(p, f, true, up, down);
         }
-        for (int64_t i = 0; i < run.length; ++i) {
+        for (int64_t i = 0; i < block.length; ++i) {
             const double share = 1 / (1 + up[i] + down[i]);
-            t[i] = g_z ? share * static_cast<double>(g_z[row * n + run.begin + i]) : 0.0;
+            t[i] = g_z ? share * static_cast<double>(g_z[row * n + block.begin + i]) : 0.0;
             double m_up = 0, m_down = 0;
             for (int64_t c = 0; c < f; ++c) {
-                const double above = run.at(up, 1 + c, i), below = run.at(down, 1 + c, i);
+                const double above = block.at(up, 1 + c, i), below = block.at(down, 1 + c, i);
                 const double shift = (above + below) * share;  // of the mean, from p
-                const double mean = run.at(p, c, i) + shift;
-                const double weight = share * middle(row, run.begin + i, c, mean);
-                run.at(s, c, i) = weight;
+                const double mean = block.at(p, c, i) + shift;
+                const double weight = share * middle(row, block.begin + i, c, mean);
+                block.at(s, c, i) = weight;
                 t[i] -= weight * shift;
                 m_up += weight * above;
                 m_down += weight * below;
@@ -391,37 +391,37 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Fl
             up[i] = m_up + t[i] * up[i];
             down[i] = m_down + t[i] * down[i];
         }
-        run.differentiate(p, s, t, f, to.scale, sums, flow);
-        const double by_scale = collect(run, planes);
-        if (!run.tied) {
+        block.differentiate(p, s, t, f, to.scale, sums, flow);
+        const double by_scale = collect(block, planes);
+        if (!block.tied) {
             // What the logits of an item add up to, over all rows: its own is minus the others.
-            remove_tied_distances(rows.sorted + row * n + run.begin, run.length, [&](int64_t i) {
-                const double others = flow[i] + run.at(flow, 1, i);
-                return -run.inverse_scale * (others - up[i] - down[i]);
+            remove_tied_distances(rows.sorted + row * n + block.begin, block.length, [&](int64_t i) {
+                const double others = flow[i] + block.at(flow, 1, i);
+                return -block.inverse_scale * (others - up[i] - down[i]);
             }, force);
         }
-        for (int64_t i = 0; i < run.length; ++i) {
+        for (int64_t i = 0; i < block.length; ++i) {
             for (int64_t c = 0; c < f; ++c) {
-                const double spread = run.at(s, c, i) + run.at(sums, c, i);
-                force[i] += spread_to(row, run.begin + i, c, spread);
+                const double spread = block.at(s, c, i) + block.at(sums, c, i);
+                force[i] += spread_to(row, block.begin + i, c, spread);
             }
         }
-        if (run.tied) return;  // infinite scores
+        if (block.tied) return;  // infinite scores
         if (to.scale) to.scale[row] += by_scale;
         if (!to.scores) return;
-        const int64_t at = row * n + run.begin;
-        for (int64_t i = 0; i < run.length; ++i) {
+        const int64_t at = row * n + block.begin;
+        for (int64_t i = 0; i < block.length; ++i) {
             to.scores[row * n + rows.order[at + i]] = static_cast<Float>(force[i]);
         }
     };
-    for_each_run(rows, kNegligible<Float>, Planes::number(f), blank, work);
+    for_each_block(rows, kNegligible<Float>, Planes::number(f), blank, work);
 }
 
 // The derivatives of sum(g_y * y) + sum(g_z * log Z) for y, log Z = apply(v). Null means zero. If v
-// itself is null, all of the derivative goes to the scores. `kept` is what apply kept, or null.
+// itself is null, all of the derivative goes to the scores. `saved` is what apply saved, or null.
 template <class Float>
 void apply_backward(const Rows<Float>& rows, const Float* v, const Float* g_y, const Float* g_z,
-                    double* kept, const Gradients<Float>& to) {
+                    double* saved, const Gradients<Float>& to) {
     const int64_t n = rows.n, f = rows.features;
     const auto read = [&](int64_t row, int64_t position, int64_t c) {
         return finite_or_zero(values_at<0>(rows, v, row, position)[c]);
@@ -436,7 +436,7 @@ void apply_backward(const Rows<Float>& rows, const Float* v, const Float* g_y, c
         to.values[at] = std::isinf(v[at]) ? Float{0} : static_cast<Float>(spread);
         return 0.0;
     };
-    differentiate(rows, to, g_z, kept, read, middle, spread_to);
+    differentiate(rows, to, g_z, saved, read, middle, spread_to);
 }
 
 // The derivatives of sum(g * w) for w = apply_transposed(u).

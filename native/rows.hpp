@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #endif
 
-#include "block_kernels.hpp"
+#include "chunk_kernels.hpp"
 #include "parallel.hpp"
 
 namespace softorder {
@@ -36,34 +36,34 @@ struct Rows {
 };
 
 // Positions of one row whose weights for each other are not zero.
-struct Run {
+struct Block {
     int64_t begin, end;
     bool tied;  // infinite scores: all weights are equal
 };
 
-struct Runs {
-    Run run[3];
+struct Blocks {
+    Block block[3];
     int number = 0;
     bool spoiled = false;  // by a NaN: everything in this row is NaN
 
     void add(int64_t begin, int64_t end, bool tied) {
-        if (begin < end) run[number++] = {begin, end, tied};
+        if (begin < end) block[number++] = {begin, end, tied};
     }
 };
 
 template <class Float>
-Runs find_runs(const Float* sorted, int64_t count, double scale) {
-    Runs runs;
+Blocks find_blocks(const Float* sorted, int64_t count, double scale) {
+    Blocks blocks;
     // Not `scale <= 0`: a NaN must not pass.
-    runs.spoiled = count > 0 && (std::isnan(sorted[0]) || !(scale > 0));
-    if (runs.spoiled) return runs;
+    blocks.spoiled = count > 0 && (std::isnan(sorted[0]) || !(scale > 0));
+    if (blocks.spoiled) return blocks;
     int64_t first = 0, last = count;
     while (first < count && sorted[first] == std::numeric_limits<Float>::infinity()) ++first;
     while (last > first && sorted[last - 1] == -std::numeric_limits<Float>::infinity()) --last;
-    runs.add(0, first, true);
-    runs.add(first, last, false);
-    runs.add(last, count, true);
-    return runs;
+    blocks.add(0, first, true);
+    blocks.add(first, last, false);
+    blocks.add(last, count, true);
+    return blocks;
 }
 
 // Memory that grows and is never cleared: numbers are written before they are read.
@@ -104,41 +104,41 @@ class Scratch {
     int64_t capacity_ = 0;
 };
 
-// A thread's memory, kept from call to call: fresh memory costs a page fault for every 4 KiB, as
+// A thread's memory, reused from call to call: fresh memory costs a page fault for every 4 KiB, as
 // much as the recurrences. What is large is given back.
 template <class Memory>
-class Kept {
+class ThreadMemory {
   public:
     Memory& get() { return memory(); }
-    ~Kept() {
+    ~ThreadMemory() {
         constexpr int64_t most = int64_t{1} << 23;  // 64 MiB: what a row of a million takes
         if (memory().capacity() > most) memory() = Memory();
     }
 
   private:
     static Memory& memory() {
-        static thread_local Memory kept;
-        return kept;
+        static thread_local Memory memory;
+        return memory;
     }
 };
 
-// Calls work(row, runs, scale, threads, memory) for every row. Threads go over rows, `minimum` or
+// Calls work(row, blocks, scale, threads, memory) for every row. Threads go over rows, `minimum` or
 // more for each, or inside one if that can be `cut` and there are few.
 template <class Memory, class Float, class Work>
 void for_each_row(const Rows<Float>& rows, bool cut, int64_t minimum, const Work& work) {
     const auto one = [&](int64_t row, int threads, Memory& memory) {
         const double scale = rows.scale[rows.scale_per_row ? row : 0];
         const int64_t count = rows.counts ? rows.counts[row] : rows.n;
-        work(row, find_runs(rows.sorted + row * rows.n, count, scale), scale, threads, memory);
+        work(row, find_blocks(rows.sorted + row * rows.n, count, scale), scale, threads, memory);
     };
     if (cut && rows.rows / 2 < rows.threads) {
-        Kept<Memory> kept;
-        for (int64_t row = 0; row < rows.rows; ++row) one(row, rows.threads, kept.get());
+        ThreadMemory<Memory> own;
+        for (int64_t row = 0; row < rows.rows; ++row) one(row, rows.threads, own.get());
         return;
     }
     for_each_range(rows.threads, rows.rows, minimum, [&](int64_t begin, int64_t end) {
-        Kept<Memory> kept;
-        for (int64_t row = begin; row < end; ++row) one(row, 1, kept.get());
+        ThreadMemory<Memory> own;
+        for (int64_t row = begin; row < end; ++row) one(row, 1, own.get());
     });
 }
 
@@ -202,9 +202,9 @@ void average_ties(const Float* sorted, int64_t begin, int64_t end, double* value
     });
 }
 
-// Of `size` tied scores, the one at `place`: how many come after it, less how many come before.
-inline double imbalance(int64_t size, int64_t place) {
-    return static_cast<double>(size - 1 - 2 * place);
+// Of `size` tied scores, the one at `index`: how many come after it, less how many come before.
+inline double imbalance(int64_t size, int64_t index) {
+    return static_cast<double>(size - 1 - 2 * index);
 }
 
 // For the sum over i of weight_i A_i, where A_i adds up the distances of score i to all others:

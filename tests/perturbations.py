@@ -1,6 +1,5 @@
 """Ways to break the library by 1e-3: `pytest --perturb NAME` must fail for each of them."""
 
-import dataclasses
 import functools
 import importlib.util
 import pkgutil
@@ -9,28 +8,33 @@ import numpy
 
 from softorder import _permutation, _plackett_luce
 from softorder._array import take_along
+from softorder._extension import extension
 from softorder._kernels import (
     dense,
     distances,
     doubly_stochastic,
     isotonic,
     native,
+    neuralsort,
     pairwise,
-    scan,
+    recurrence,
     scores,
+    spec,
     ties,
     tiled,
     views,
 )
+from softorder._kernels.neuralsort import NeuralSortFormula
+from softorder._kernels.products import Product
+from softorder._kernels.spec import Stationary
+from softorder.numpy import _native as _numpy_native
 from softorder.numpy._tape import RULES, Recorded
 from softorder.numpy._wiring import RECORDING
 from softorder.relaxations import (
     approximate_rank,
     fast_soft,
-    neuralsort,
     optimal_transport,
     softrank,
-    softsort,
 )
 from softorder.torch import _autograd, _wiring
 
@@ -84,21 +88,38 @@ def _replace_wiring(name, value):
     return lambda: object.__setattr__(_wiring.TORCH, name, value)
 
 
-def _native(kind, field, place):
+def _native(formula, call, output):
     """Scale what a native product writes to one of its outputs."""
 
     def perturb():
-        product = native.PRODUCTS[kind]
-        original = getattr(product, field)
+        original = native.hold
 
-        def changed(*args):
-            original(*args)
-            if args[place] is not None:
-                args[place][...] *= 1 + SIZE
+        def changed(which, *args):
+            held = original(which, *args)
+            wanted = (formula, *call) == (type(which.formula), which.product, which.own_scores)
+            return _Scaled(held, output) if wanted else held
 
-        native.PRODUCTS[kind] = dataclasses.replace(product, **{field: changed})
+        for module in (native, _autograd, _numpy_native):
+            module.hold = changed
 
     return perturb
+
+
+class _Scaled:
+    """A call of the extension with one output a little too large."""
+
+    def __init__(self, held, output):
+        self.held, self.output = held, output
+
+    def forward(self, out):
+        self.held.forward(out)
+        if self.output == "forward":
+            out[...] *= 1 + SIZE
+
+    def backward(self, g, *to):
+        self.held.backward(g, *to)
+        if self.output != "forward" and to[self.output] is not None:
+            to[self.output][...] *= 1 + SIZE
 
 
 def _native_sort():
@@ -206,46 +227,46 @@ def _then(change):
     return lambda original: lambda *args: change(original(*args))
 
 
-# Where the arguments of `backward` hold the gradients: after the given, the values and g.
-TO_SCORES, TO_VALUES, TO_SCALE = 3, 4, 5
+# Where `backward` of a call has the gradients.
+TO_SCORES, TO_VALUES, TO_SCALE = 0, 1, 2
+SORT_SCORES = (Product.APPLY, True)
+APPLY, TRANSPOSED = (Product.APPLY, False), (Product.APPLY_TRANSPOSED, False)
+LOG_PROB = (Product.LOG_PROB, False)
 
 OF_A_PRODUCT = {
-    "sort_scores": ("sort_scores", "forward", 2),
-    "sort_scores_gradient": ("sort_scores", "backward", TO_SCORES),
-    "sort_scores_tau": ("sort_scores", "backward", TO_SCALE),
-    "apply": ("apply", "forward", 2),
-    "apply_scores": ("apply", "backward", TO_SCORES),
-    "apply_values": ("apply", "backward", TO_VALUES),
-    "apply_tau": ("apply", "backward", TO_SCALE),
-    "transposed": ("apply_transposed", "forward", 2),
-    "transposed_scores": ("apply_transposed", "backward", TO_SCORES),
-    "transposed_values": ("apply_transposed", "backward", TO_VALUES),
-    "transposed_tau": ("apply_transposed", "backward", TO_SCALE),
-    "log_z": ("log_z", "forward", 2),
-    "log_z_gradient": ("log_z", "backward", TO_SCORES),
-    "log_z_tau": ("log_z", "backward", TO_SCALE),
-    "log_prob": ("log_prob", "forward", 2),
-    "log_prob_gradient": ("log_prob", "backward", TO_SCORES),
-    "log_prob_tau": ("log_prob", "backward", TO_SCALE),
+    "sort_scores": (SORT_SCORES, "forward"),
+    "sort_scores_gradient": (SORT_SCORES, TO_SCORES),
+    "sort_scores_tau": (SORT_SCORES, TO_SCALE),
+    "apply": (APPLY, "forward"),
+    "apply_scores": (APPLY, TO_SCORES),
+    "apply_values": (APPLY, TO_VALUES),
+    "apply_tau": (APPLY, TO_SCALE),
+    "transposed": (TRANSPOSED, "forward"),
+    "transposed_scores": (TRANSPOSED, TO_SCORES),
+    "transposed_values": (TRANSPOSED, TO_VALUES),
+    "transposed_tau": (TRANSPOSED, TO_SCALE),
+    "log_prob": (LOG_PROB, "forward"),
+    "log_prob_gradient": (LOG_PROB, TO_SCORES),
+    "log_prob_tau": (LOG_PROB, TO_SCALE),
 }
 NATIVE = {
     "native_sort": _native_sort,
     "vjp.native": _after(RECORDING.native, "product", _wrong_pull),
-    **{f"native_{name}": _native(*place) for name, place in OF_A_PRODUCT.items()},
+    **{f"native_{name}": _native(Stationary, *at) for name, at in OF_A_PRODUCT.items()},
     **{
-        f"native_neuralsort_{name}": _native(f"neuralsort_{kind}", *place)
-        for name, (kind, *place) in OF_A_PRODUCT.items()
+        f"native_neuralsort_{name}": _native(NeuralSortFormula, *at)
+        for name, at in OF_A_PRODUCT.items()
     },
 }
 OF_JAX = {
-    "product": _after_importing("softorder.jax._native:Rows", "forward", _scaled),
+    "product": _after_importing("softorder.jax._native", "forward", _scaled),
     "gradient": _after_importing(
-        "softorder.jax._native:Rows", "backward", lambda found: [_scaled(x) for x in found]
+        "softorder.jax._native", "backward", lambda found: [_scaled(x) for x in found]
     ),
     "scan": _after_importing("softorder.jax._wiring", "_recurrence", _scaled),
 }
 OF_TENSORFLOW = {
-    "recurrence": _in_tensorflow("beside", _then(_scaled)),
+    "recurrence": _in_tensorflow("sums_over_others", _then(_scaled)),
     "recurrence_gradient": _after_importing("softorder.tensorflow._scan", "gap_gradient", _scaled),
     "scan": _in_tensorflow("scan", _then(_scaled)),
     "scan_gradient": _after_importing("softorder.tensorflow._scan", "_scan_gradient", _scaled_gate),
@@ -296,8 +317,8 @@ BY_FILE = {
         "scaling": _after(optimal_transport._Transport, "_standardized", _scaled),
         "targets": _after(optimal_transport._Transport, "_targets", _scaled),
         "start": _after(optimal_transport._Transport, "_potentials", _forgotten),
-        "groups": _after(dense.Grouped, "apply", _scaled),
-        "groups_transposed": _after(dense.Grouped, "apply_transposed", _scaled),
+        "groups": _after(dense.GroupedMatrix, "apply", _scaled),
+        "groups_transposed": _after(dense.GroupedMatrix, "apply_transposed", _scaled),
     },
     "plackett_luce": {
         "log_prob": _after(_plackett_luce.PlackettLuce, "_log_prob", _scaled),
@@ -365,11 +386,11 @@ BY_FILE = {
 }
 PERTURBATIONS = {
     **{f"{file}.{name}": p for file, some in BY_FILE.items() for name, p in some.items()},
-    **(NATIVE if native.is_built() else {}),
-    "scan_means": _after(scan.Recurrence, "means", _scaled),
-    "scan_spread": _after(scan.Recurrence, "spread", _scaled),
-    "scan_normalizers": _after(scan.Recurrence, "normalizers", _scaled),
-    "scan_moments": _after(scan.Recurrence, "moments", _scaled),
+    **(NATIVE if extension is not None else {}),
+    "scan_means": _after(recurrence.Recurrence, "means", _scaled),
+    "scan_spread": _after(recurrence.Recurrence, "spread", _scaled),
+    "scan_normalizers": _after(recurrence.Recurrence, "normalizers", _scaled),
+    "scan_moments": _after(recurrence.Recurrence, "moments", _scaled),
     "scan_gate_gradient": _after(_autograd, "_scan_gradient", _scaled_gate),
     "scan_tangent": _after(_autograd._Scan, "jvp", _scaled),
     "tiled_apply": _after(tiled.Tiled, "apply", _scaled),
@@ -381,25 +402,25 @@ PERTURBATIONS = {
     "neuralsort_cost": _after(neuralsort, "_bounded", _scaled),
     "neuralsort_cost_gradient": _after(neuralsort, "_bounded", _wrong_slope),
     "neuralsort_ties": _after(neuralsort, "_tied_distances", lambda tied: None),
-    "log_rows": _after(dense.RowSoftmax, "log_rows", _shifted),
-    "rows": _after(dense.RowSoftmax, "rows", _scaled),
-    "apply": _after(dense.RowSoftmax, "apply", _scaled),
-    "apply_gradient": _after(dense.RowSoftmax, "apply", _wrong_slope),
-    "apply_transposed": _after(dense.RowSoftmax, "apply_transposed", _scaled),
-    "apply_transposed_gradient": _after(dense.RowSoftmax, "apply_transposed", _wrong_slope),
-    "log_prob": _after(dense.RowSoftmax, "log_prob", _scaled),
-    "log_prob_gradient": _after(dense.RowSoftmax, "log_prob", _wrong_slope),
-    "entropy": _after(dense.RowSoftmax, "entropy", _scaled),
-    "entropy_gradient": _after(dense.RowSoftmax, "entropy", _wrong_slope),
-    "log_rows_gradient": _after(dense.RowSoftmax, "log_rows", _wrong_slope),
-    "distance": _after(softsort, "distance", _scaled),
+    "log_rows": _after(dense.Dense, "log_rows", _shifted),
+    "rows": _after(dense.Dense, "rows", _scaled),
+    "apply": _after(dense.Dense, "apply", _scaled),
+    "apply_gradient": _after(dense.Dense, "apply", _wrong_slope),
+    "apply_transposed": _after(dense.Dense, "apply_transposed", _scaled),
+    "apply_transposed_gradient": _after(dense.Dense, "apply_transposed", _wrong_slope),
+    "log_prob": _after(dense.Dense, "log_prob", _scaled),
+    "log_prob_gradient": _after(dense.Dense, "log_prob", _wrong_slope),
+    "entropy": _after(dense.Dense, "entropy", _scaled),
+    "entropy_gradient": _after(dense.Dense, "entropy", _wrong_slope),
+    "log_rows_gradient": _after(dense.Dense, "log_rows", _wrong_slope),
+    "distance": _after(spec, "distance", _scaled),
     "hard": _after(views.Hard, "apply", _scaled),
     "straight_through": _after(views.StraightThrough, "apply", _wrong_slope),
     "sorted": _after(scores.SortedScores, "sorted", _scaled),
     "ties_positions": lambda: setattr(ties.Ties, "average_gradient", lambda self, x: x),
     "ties_items": _average_items,
     "ties_slopes": _after(ties.Ties, "slopes", _scaled),
-    "scan_ties": _after(scan.Recurrence, "_among_ties", lambda y: 0.0 * y),
-    "scan_tied_moments": _after(scan.Recurrence, "_moments_among_ties", lambda y: 0.0 * y),
+    "scan_ties": _after(recurrence.Recurrence, "_among_ties", lambda y: 0.0 * y),
+    "scan_tied_moments": _after(recurrence.Recurrence, "_moments_among_ties", lambda y: 0.0 * y),
     "stop_gradient": _replace_wiring("stop_gradient", lambda x: x),
 }

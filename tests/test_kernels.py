@@ -25,19 +25,17 @@ import oracles
 import softorder as so
 import softorder.torch._autograd
 from forks import is_true_in_a_forked_child, needs_fork, passes_in_a_fresh_process
+from softorder import _extension
 from softorder._kernels import dispatch, native, tiled
+from softorder._kernels.formulas import ABS, NEURALSORT, SQUARE
+from softorder._kernels.products import Call, Product
 from softorder._kernels.profiles import GAUSSIAN, LAPLACE
-from softorder._kernels.scan import (
-    chunked_scan,
-    chunked_sums_beside,
-    gap_gradient,
-    gates,
-    gates_by_step,
-    sums_beside,
-)
+from softorder._kernels.recurrence import gates, sums_over_others
+from softorder._kernels.scan import chunked_scan
+from softorder.tensorflow._flows import chunked_sums_over_others, gap_gradient, gates_by_step
 from tolerances import FINITE_DIFFERENCES, as_numpy, assert_close, gradcheck, gradgradcheck
 
-needs_native = pytest.mark.skipif(not native.is_built(), reason="no native kernel")
+needs_native = pytest.mark.skipif(native.extension is None, reason="no native kernel")
 FAST = [pytest.param("native", marks=needs_native), "portable"]
 KERNELS = [*FAST, "tiled", "dense"]
 METRICS = {"abs": 1.0, "square": 2.0}
@@ -918,16 +916,23 @@ def operator_samples():
     counts = torch.tensor([5, 3])
     yield ops.sort, (x.detach(), None)
     yield ops.sort, (x.detach(), mask)
-    for power, number in ((1.0, None), (2.0, counts)):
-        given = (scale, positions, order, number, power)
-        yield ops.product, (x, u, *given, "apply")
-        yield ops.product, (x, u, *given, "apply_transposed")
-        yield ops.product, (x, None, *given, "sort_scores")
-        yield ops.product, (x, u[..., :0].detach(), *given, "log_z")
+    apply, transposed, log_prob = Product
+    for formula, number in ((ABS, None), (SQUARE, counts), (NEURALSORT, counts)):
+        given = (scale, positions, order, number)
         fixed = (scale.detach(), *given[1:])
-        yield ops.product_backward, (u.detach(), u.detach(), *fixed, "apply")
-        yield ops.product_backward, (u.detach(), u.detach(), *fixed, "apply_transposed")
-        yield ops.product_backward, (v, None, *fixed, "sort_scores")
+        own = Call(apply, formula, own_scores=True, flip=True).fields
+        items = order.flip(-1)
+        yield ops.product, (x, None, *given, *own)
+        yield ops.product_backward, (x.detach(), None, *fixed, *own)
+        yield ops.product, (x, items, *given, Call(log_prob, formula).fields)
+        yield (
+            ops.product_backward,
+            (x[:, 0].detach(), items, *fixed, Call(log_prob, formula).fields),
+        )
+        for product in (apply, transposed):
+            call = Call(product, formula).fields
+            yield ops.product, (x, u, *given, *call)
+            yield ops.product_backward, (u.detach(), u.detach(), *fixed, *call)
     w = u.detach().mT.contiguous()
     yield ops.scan, (x.detach().sigmoid().requires_grad_(), w.clone().requires_grad_())
     gate = torch.polar(x.detach().sigmoid(), x.detach()).requires_grad_()
@@ -939,7 +944,7 @@ def operator_samples():
     [pytest.param(*sample, id=f"{i}-{sample[0]}") for i, sample in enumerate(operator_samples())],
 )
 def test_the_custom_operators_are_good_citizens(operator, given):
-    if operator is not torch.ops.softorder.scan and not native.is_built():
+    if operator is not torch.ops.softorder.scan and native.extension is None:
         pytest.skip("no native kernel")
     torch.library.opcheck(operator.default, given)
 
@@ -1164,7 +1169,7 @@ def test_the_number_of_threads_does_not_change_a_bit(metric, shape):
 
 @every_kernel
 def test_a_kernel_is_chosen_by_name(kernel):
-    classes = {"native": "NativeScan", "portable": "Scan", "tiled": "Tiled", "dense": "RowSoftmax"}
+    classes = {"native": "Native", "portable": "Portable", "tiled": "Tiled", "dense": "Dense"}
     with so.config(kernel=kernel):
         P = so.SoftSort(0.1)(torch.randn(3))
     assert type(P._operator).__name__ == classes[kernel]
@@ -1174,12 +1179,12 @@ def test_left_alone_the_choice_is_automatic():
     def kernel(x, metric="abs"):
         return type(so.SoftSort(0.1, metric)(x)._operator).__name__
 
-    on_cpu = "NativeScan" if native.is_built() else "RowSoftmax"
+    on_cpu = "Native" if native.extension is not None else "Dense"
     assert kernel(torch.randn(3)) == on_cpu
-    assert kernel(torch.randn(3), 1.5) == "RowSoftmax"
+    assert kernel(torch.randn(3), 1.5) == "Dense"
     assert kernel(torch.randn(3000), 1.5) == "Tiled"
-    assert kernel(torch.empty(3000, device="meta")) == "Scan"
-    assert kernel(torch.empty(3, device="meta")) == "RowSoftmax"
+    assert kernel(torch.empty(3000, device="meta")) == "Portable"
+    assert kernel(torch.empty(3, device="meta")) == "Dense"
     with so.config(kernel="dense"), so.config(kernel=None):
         assert kernel(torch.randn(3)) == on_cpu
 
@@ -1238,14 +1243,14 @@ def test_a_choice_holds_for_the_backward_of_what_was_made_in_it():
 
 @needs_native
 def test_a_missing_extension(monkeypatch):
-    monkeypatch.setattr(native, "extension", None)
+    monkeypatch.setattr(_extension, "extension", None)
     with so.config(kernel="native"), pytest.raises(RuntimeError) as error:
         so.SoftSort(0.1)(torch.randn(3))
     for part in ("needs the compiled extension", "an installation without it", "Reinstall"):
         assert part in str(error.value)
     small, large = torch.randn(3), torch.randn(3000)
-    assert type(so.SoftSort(0.1)(small)._operator).__name__ == "RowSoftmax"
-    assert type(so.SoftSort(0.1)(large)._operator).__name__ == "Scan"
+    assert type(so.SoftSort(0.1)(small)._operator).__name__ == "Dense"
+    assert type(so.SoftSort(0.1)(large)._operator).__name__ == "Portable"
     assert_close(so.sort(large, 1e-6), large.sort().values, 1e-6)
 
 
@@ -1392,24 +1397,24 @@ def test_the_chunked_scan_is_the_plain_loop(kind):
 
 
 @pytest.mark.parametrize("kernel", [LAPLACE, GAUSSIAN], ids=["abs", "square"])
-def test_chunked_sums_beside_are_those_of_two_scans(kernel):
+def test_chunked_sums_over_others_are_those_of_two_scans(kernel):
     rng = np.random.default_rng(0)
     scan = functools.partial(chunked_scan, np)
     for n in [*range(41), 255, 256, 257, 1000]:
         gap, cut = rng.exponential(0.2, (2, n)), rng.random((2, n)) < 0.1
         w, g = rng.normal(size=(2, 2, 3, n))
         gate, steps = gates(np, kernel, gap, cut), gates_by_step(np, kernel, gap, cut)
-        sums, of_w = chunked_sums_beside(np, kernel, steps, w)
-        expected = sums_beside(scan, np, kernel, gate, w)
+        sums, of_w = chunked_sums_over_others(np, kernel, steps, w)
+        expected = sums_over_others(scan, np, kernel, gate, w)
         np.testing.assert_allclose(sums, expected, rtol=0, atol=1e-11)
-        to_w, of_g = chunked_sums_beside(np, kernel, steps, g)
+        to_w, of_g = chunked_sums_over_others(np, kernel, steps, g)
         to_gap = gap_gradient(np, kernel, steps, of_w, of_g, n)
         assert to_gap.shape == (2, n)
         assert (to_gap[cut] == 0).all()
         # The derivative along a direction, which a gap that cuts does not take.
         step, along = 1e-6, np.where(cut, 0.0, rng.random((2, n)))
         ends = [
-            sums_beside(scan, np, kernel, gates(np, kernel, gap + sign * step * along, cut), w)
+            sums_over_others(scan, np, kernel, gates(np, kernel, gap + sign * step * along, cut), w)
             for sign in (1, -1)
         ]
         slope = np.sum(g * (ends[0] - ends[1])) / (2 * step)
@@ -1459,7 +1464,7 @@ def with_instructions(name):
 @pytest.mark.parametrize("name", ["baseline", "avx2", "avx512"])
 def test_every_instruction_set_gives_the_same(name):
     """Users run on other machines than this one."""
-    if not native.is_built():
+    if native.extension is None:
         pytest.skip("no native kernel")
     child = with_instructions(name)
     if "SOFTORDER_INSTRUCTIONS must be one of" in child.stderr:
@@ -1468,7 +1473,7 @@ def test_every_instruction_set_gives_the_same(name):
 
 
 def test_an_instruction_set_that_is_not_there_is_an_error():
-    if not native.is_built():
+    if native.extension is None:
         pytest.skip("no native kernel")
     assert "SOFTORDER_INSTRUCTIONS must be one of baseline" in with_instructions("abacus").stderr
 

@@ -19,7 +19,9 @@ import operator_oracles as oracles
 import softorder as so
 import strategies as our
 from forks import is_true_in_a_forked_child, needs_fork, passes_in_a_fresh_process
-from softorder._kernels import dispatch, native, native_rows, tiled
+from softorder import _extension
+from softorder._kernels import native, tiled
+from softorder._kernels.neuralsort import NEURALSORT
 from softorder.relaxations.base import PermutationRelaxation
 from tolerances import (
     GRADIENTS,
@@ -31,7 +33,7 @@ from tolerances import (
     gradgradcheck,
 )
 
-needs_native = pytest.mark.skipif(not native.is_built(), reason="no native kernel")
+needs_native = pytest.mark.skipif(native.extension is None, reason="no native kernel")
 NATIVE = pytest.param("native", marks=needs_native)
 KERNELS = [NATIVE, "tiled", "dense"]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS)
@@ -470,7 +472,7 @@ def test_numpy_gives_what_torch_gives():
     x, v, tau = arguments((2, 30))
     how, other = so.NeuralSort(tau), so.NeuralSort(tau.numpy())
     P, Q = how(x), other(x.numpy())
-    assert type(Q._operator) is native_rows.NativeRows
+    assert type(Q._operator) is native.Native
     assert_close(Q @ v.numpy()[..., None], P @ v[..., None], 1e-13)
     assert_close(Q.T @ v.numpy()[..., None], P.T @ v[..., None], 1e-13)
     assert_close(so.sort(x.numpy(), other), so.sort(x, how), 1e-13)
@@ -482,7 +484,7 @@ def test_numpy_gives_what_torch_gives():
 @pytest.mark.parametrize("few", [1, 1 << 30])
 def test_a_few_rows_are_the_rows_of_all(few, monkeypatch):
     """Alone where they are few, out of all of them otherwise."""
-    monkeypatch.setattr(native_rows, "FEW", few)
+    monkeypatch.setattr(native, "FEW", few)
     x, v, tau = arguments((2, 60))
     rows = torch.tensor([0, 7, 7, -1])
     found = []
@@ -596,24 +598,6 @@ def test_compiled_in_one_graph_forward_and_backward(kernel):
             y = f(*leaves)
             found.append([y, *torch.autograd.grad(weigh(y), leaves)])
     assert_alike(*found, 1e-10)
-
-
-@needs_native
-@pytest.mark.parametrize("kind", ["apply", "apply_transposed", "sort_scores", "log_z"])
-def test_the_custom_operators_are_good_citizens(kind):
-    x, v, _ = arguments((2, 5))
-    order = x.argsort(dim=-1, descending=True, stable=True)
-    given_none = {"sort_scores": None, "log_z": v[..., None][..., :0]}
-    values = given_none.get(kind, torch.stack([v, v], -1))
-    scale = torch.tensor([0.5, 0.7], dtype=torch.float64)
-    given = (scale, x.gather(-1, order), order, torch.tensor([5, 3]), 1.0, f"neuralsort_{kind}")
-    ops = torch.ops.softorder
-    g = v if kind in given_none else values
-    torch.library.opcheck(ops.product_backward.default, (g, values, *given))
-    if kind not in given_none:
-        values = values.requires_grad_()
-    given = (scale.clone().requires_grad_(), *given[1:])
-    torch.library.opcheck(ops.product.default, (x.clone().requires_grad_(), values, *given))
 
 
 @every_kernel
@@ -800,18 +784,18 @@ def kernel_of(x):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_kernel_is_chosen_by_name(kernel):
-    classes = {"native": "NativeRows", "tiled": "Tiled", "dense": "RowSoftmax"}
+    classes = {"native": "Native", "tiled": "Tiled", "dense": "Dense"}
     with so.config(kernel=kernel):
         assert kernel_of(torch.randn(3)) == classes[kernel]
 
 
 def test_left_alone_the_choice_is_automatic(monkeypatch):
-    if native.is_built():
-        assert kernel_of(torch.randn(3)) == kernel_of(torch.randn(3000)) == "NativeRows"
-    assert kernel_of(torch.empty(3, device="meta")) == "RowSoftmax"
+    if native.extension is not None:
+        assert kernel_of(torch.randn(3)) == kernel_of(torch.randn(3000)) == "Native"
+    assert kernel_of(torch.empty(3, device="meta")) == "Dense"
     assert kernel_of(torch.empty(3000, device="meta")) == "Tiled"
-    monkeypatch.setattr(native, "extension", None)
-    assert kernel_of(torch.randn(3)) == "RowSoftmax"
+    monkeypatch.setattr(_extension, "extension", None)
+    assert kernel_of(torch.randn(3)) == "Dense"
     assert kernel_of(torch.randn(3000)) == "Tiled"
     x = torch.randn(600)
     assert_close(so.sort(x, so.NeuralSort(1e-6)), x.sort().values, 1e-6)
@@ -824,23 +808,21 @@ def test_the_portable_kernel_does_not_serve():
 
 
 def test_a_relaxation_without_a_native_kernel_says_so():
-    from softorder.relaxations.neuralsort import _rows
-
     class Mine(PermutationRelaxation):
-        def operator(self, scores):
-            return dispatch.choose_rows(_rows, scores, 1.0)
+        def weights(self, scores):
+            return NEURALSORT.rows(scores, 1.0)
 
-    assert type(Mine()(torch.randn(3))._operator).__name__ == "RowSoftmax"
+    assert type(Mine()(torch.randn(3))._operator).__name__ == "Dense"
     parts = r'kernel="native" serves .*NeuralSort.*got another relaxation.*Use kernel="tiled"'
     with so.config(kernel="native"), pytest.raises(ValueError, match=parts):
         Mine()(torch.randn(3))
 
 
 def test_a_native_kernel_that_is_not_there(monkeypatch):
-    if native.is_built():
+    if native.extension is not None:
         with so.config(kernel="native"), pytest.raises(ValueError, match=r"meta.*tiled"):
             so.NeuralSort(0.1)(torch.empty(3, device="meta"))
-    monkeypatch.setattr(native, "extension", None)
+    monkeypatch.setattr(_extension, "extension", None)
     with so.config(kernel="native"), pytest.raises(RuntimeError, match=r"Reinstall.*tiled"):
         so.NeuralSort(0.1)(torch.randn(3))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import oracles
 import softorder as so
 import strategies as our
-from softorder._kernels.dense import RowSoftmax
+from softorder.extend import RowSoftmax
 from tolerances import VALUES, assert_close
 
 
@@ -309,8 +309,8 @@ def test_an_array_is_not_made_without_a_word(P):
 
 def test_logits_of_the_wrong_shape_are_an_error():
     class Careless(so.PermutationRelaxation):
-        def operator(self, scores):
-            return RowSoftmax(scores, lambda scores, rows: scores.items)
+        def weights(self, scores):
+            return RowSoftmax(lambda scores, rows: scores.items)
 
     with pytest.raises(ValueError, match=r"must have the shape \(3, 3\); got .*\(3,\).* Rows are"):
         so.sort(np.ones(3), Careless())
@@ -318,11 +318,11 @@ def test_logits_of_the_wrong_shape_are_an_error():
 
 def test_logits_that_overflow_are_nan_not_zero():
     class Overflowing(so.PermutationRelaxation):
-        def operator(self, scores):
+        def weights(self, scores):
             def logits(scores, rows):
                 return scores.items[..., None, :] * np.full((3, 1), -1e300)
 
-            return RowSoftmax(scores, logits)
+            return RowSoftmax(logits)
 
     with np.errstate(over="ignore", invalid="ignore"):
         assert np.isnan(so.sort(np.full(3, 1e300), Overflowing())).all()

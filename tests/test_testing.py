@@ -15,7 +15,9 @@ import softorder as so
 import softorder.torch
 from catalog import TEMPERATURE, bent
 from softorder import relaxations, testing
-from softorder._kernels.dense import RowSoftmax
+from softorder._kernels.dense import Dense
+from softorder._kernels.spec import Explicit
+from softorder.extend import RowSoftmax
 from softorder.testing import LawBroken, check_relaxation
 
 LIMIT = "limit_is_the_hard_operation"
@@ -203,21 +205,21 @@ class Clipped(so.SoftSort):
 
 
 class NeverCold(so.SoftSort):
-    def operator(self, scores):
-        return so.SoftSort(max(self.tau, 0.5)).operator(scores)
+    def weights(self, scores):
+        return so.SoftSort(max(self.tau, 0.5)).weights(scores)
 
 
-class HeavyRows(RowSoftmax):
+class HeavyRows(Dense):
     def log_rows(self, rows=None):
         return super().log_rows(rows) + 2e-3
 
 
-class CertainRows(RowSoftmax):
+class CertainRows(Dense):
     def entropy(self, rows=None):
         return super().entropy(rows) * (1 - 1e-3)
 
 
-class UnstableRows(RowSoftmax):
+class UnstableRows(Dense):
     @property
     def order(self):
         xp = self.wiring.xp
@@ -228,11 +230,11 @@ class UnstableRows(RowSoftmax):
 class Rows(so.SoftSort):
     """SoftSort with another operator."""
 
-    rows: type[RowSoftmax] = RowSoftmax
+    rows: type[Dense] = Dense
 
-    def operator(self, scores):
-        with so.config(kernel="dense"):
-            return self.rows(scores, super().operator(scores).logits)
+    def weights(self, scores):
+        spec = super().weights(scores)
+        return Explicit(lambda scores: self.rows(spec.formula.rows(scores, spec.tau), scores))
 
 
 class Increasing(so.SoftSort):
@@ -245,12 +247,12 @@ class Increasing(so.SoftSort):
 class NaivePower(so.SoftSort):
     """|u|^1.5 as it stands: its second derivative at 0 is infinite."""
 
-    def operator(self, scores):
+    def weights(self, scores):
         def logits(scores, rows):
             gap = scores.at(rows)[..., :, None] - scores.items[..., None, :]
             return -(abs(gap) ** 1.5) / self.tau
 
-        return RowSoftmax(scores, logits)
+        return RowSoftmax(logits)
 
 
 class Downwards(so.Relaxation):

@@ -32,48 +32,17 @@ class NativeProducts(Protocol):
         """Return the stable descending order of (rows, n), masked last, and the sorted scores."""
         ...
 
-    def product(
-        self, kind: str, scores: Array, values: Any, scale: Any, problem: NativeProblem
-    ) -> Array:
-        """Return a product of `_kernels.native.PRODUCTS`.
+    def product(self, call: Any, scores: Array, values: Any, scale: Any, rows: Any) -> Array:
+        """Return a product, differentiable.
 
         Args:
-            kind: Its name.
-            scores: (rows, n), for their gradient; the kernel reads those of the problem.
-            values: (rows, n, f), or None for a product that has none.
+            call: A `_kernels.products.Call`.
+            scores: (rows, n), for their gradient; the kernel reads the sorted ones.
+            values: What the product is applied to, flat; None for the scores themselves.
             scale: A number, or (rows,) of float64, which may receive a gradient.
-            problem: The rest.
+            rows: A `_kernels.products.SortedRows`.
         """
         ...
-
-
-@dataclass(slots=True, eq=False)
-class NativeProblem:
-    """What a native product is given besides the arrays that receive gradients.
-
-    Attributes:
-        shape: (..., n), whose batch became the rows.
-        positions: (rows, n) sorted scores, infinities in place, 0 where masked.
-        order: (rows, n) item at each position.
-        counts: (rows,) number of valid items; None if all are.
-        prefix: What the names of its products in `_kernels.native.PRODUCTS` begin with.
-        power: Which of `_kernels.profiles` the weights are.
-        rebuild: `(scores, scale)` gives the operator of sorted scores in array operations; equal
-            ones do the same.
-        recompute: `(kind, scores, values, scale)` gives a product in operations that can be
-            differentiated any number of times.
-        views: What a framework keeps here from one product to the next.
-    """
-
-    shape: tuple[int, ...]
-    positions: Array
-    order: Array
-    counts: Array | None
-    prefix: str
-    power: float
-    rebuild: Callable[[Any, Any], Any]
-    recompute: Callable[..., Array]
-    views: Any = None
 
 
 def _fold(step: Callable[[Array, Any], Array], state: Array, xs: Any) -> Array:
@@ -129,9 +98,9 @@ class Wiring:
         fuses: Whether a compiler is at work that stores nothing of what is summed right away.
         scan: `(gate, v)` is the recurrence of `_kernels.scan.chunked_scan`, differentiable. None
             for a framework that does not differentiate.
-        beside: `(kernel, gap, cut, w, offset)` is `_kernels.scan.sums_beside` of their `gates`,
-            differentiable. None where it is made of scans.
-        native: The products of the native kernel, differentiable. None likewise.
+        sums_over_others: `(exponentials, gap, cut, w, offset)` is that of `_kernels.recurrence`
+            for the `gates` of these gaps, differentiable. None where it is made of scans.
+        native: The `NativeProducts` of the framework. None if it cannot be given them.
         is_plain: Whether the native kernel can read these arrays and its derivatives will do
             (no forward mode, no vmap).
         logsumexp: `(x, axis)` gives log(sum(exp(x))); x may hold -inf.
@@ -179,8 +148,8 @@ class Wiring:
     read: Callable[[Array, str], Array] | None = None
     random_source: str = "generator"
     scan: Callable[[Array, Array], Array] | None = None
-    beside: Callable[[Any, Array, Array, Array, Array | None], Array] | None = None
-    native: NativeProducts | None = None
+    sums_over_others: Callable[[Any, Array, Array, Array, Array | None], Array] | None = None
+    native: Any = None
 
 
 def _numpy_add_along_axis(x: numpy.ndarray, index: numpy.ndarray, n: int) -> numpy.ndarray:
@@ -355,6 +324,13 @@ def broadcast_shapes(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     missing = len(b) - len(a)
     a, b = (1,) * missing + tuple(a), (1,) * -missing + tuple(b)
     return tuple(y if x == 1 else x for x, y in zip(a, b, strict=True))
+
+
+def as_rows(xp: Any, x: Array, shape: tuple[int, ...]) -> Array:
+    """Return x, broadcast to a shape (..., n), as (rows, n)."""
+    if tuple(x.shape) != shape:
+        x = xp.broadcast_to(x, shape)
+    return x if x.ndim == 2 else xp.reshape(x, (math.prod(shape[:-1]), shape[-1]))
 
 
 def device_of(x: Array) -> Any:

@@ -21,6 +21,11 @@ except ModuleNotFoundError:
 _REINSTALL = "pip install --force-reinstall --no-deps --no-cache-dir softorder"
 
 
+def is_built() -> bool:
+    """Tell whether there is a native kernel."""
+    return extension is not None
+
+
 def why_missing() -> str:
     """Say why there is no native kernel, and how to get it."""
     if importlib.util.find_spec("softorder._build_failed") is None:

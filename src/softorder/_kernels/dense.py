@@ -1,6 +1,6 @@
 """The reference: the paper's formula, with the matrix built in full. O(n^2) time and memory.
 
-Every other kernel is compared with this one, and this one with the oracle in tests/.
+Every other engine is compared with this one, and this one with the oracle in tests/.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 from softorder import _checks
 from softorder._array import (
@@ -16,46 +15,17 @@ from softorder._array import (
     Wiring,
     any_infinite,
     arange_like,
-    cast,
     count_valid,
     device_of,
     take_along,
 )
-from softorder._kernels.operator import Operator
-from softorder._kernels.scores import MASKED, Cache, SortedScores, pick
+from softorder._kernels.cache import Cache
+from softorder._kernels.operator import Operator, ScoresOperator
+from softorder._kernels.scores import MASKED, SortedScores, pick
+from softorder._kernels.spec import RowSoftmax
 
 
-class OfScores(Operator):
-    """P that was made of sorted scores: their order is its own.
-
-    Attributes:
-        scores: The sorted scores.
-    """
-
-    scores: SortedScores
-
-    def _hold(self, scores: SortedScores) -> None:
-        self.wiring = scores.wiring
-        self.valid = scores.valid
-        self.scores = scores
-
-    @property
-    def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.scores.order
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.scores.shape
-
-    def sorted(self) -> Array:
-        return self.scores.sorted()
-
-    def _in_common_dtype(self, v: Array) -> Array:
-        dtype, xp = self.scores.dtype, self.wiring.xp
-        return v if v.dtype == dtype else cast(xp, v, xp.result_type(v.dtype, dtype))
-
-
-class Rows(Operator):
+class RowOperator(Operator):
     """P that can give its rows: everything else follows from them."""
 
     @abstractmethod
@@ -74,8 +44,8 @@ class Rows(Operator):
         xp = self.wiring.xp
         log_p = take_along(self.wiring, self.log_rows(), permutation[..., :, None], axis=-1)[..., 0]
         if self.valid is not None:
-            place = arange_like(xp, log_p.shape[-1], log_p)
-            log_p = xp.where(place < count_valid(xp, self.valid), log_p, 0.0)
+            position = arange_like(xp, log_p.shape[-1], log_p)
+            log_p = xp.where(position < count_valid(xp, self.valid), log_p, 0.0)
         return xp.sum(log_p, axis=-1)
 
     def entropy(self, rows: Array | None = None) -> Array:
@@ -86,31 +56,24 @@ class Rows(Operator):
         return 0.0 - xp.sum(p * xp.where(p == 0, 0.0, log_p), axis=-1)
 
 
-class RowSoftmax(OfScores, Rows):
+class Dense(ScoresOperator, RowOperator):
     """P whose rows are softmaxes: P[i] = softmax(logits_i), within the blocks of the scores."""
 
-    def __init__(
-        self, scores: SortedScores, logits: Callable[[SortedScores, Array | None], Array]
-    ) -> None:
-        """Hold what the rows are made of; nothing is computed yet.
-
-        Args:
-            scores: The sorted scores.
-            logits: Maps sorted scores and `rows` (None or positions) to logits of shape
-                (..., k, n). It sees finite scores only; blocks and masks are applied here.
-        """
-        self._hold(scores)
-        self.logits = logits
+    def __init__(self, softmax: RowSoftmax, scores: SortedScores) -> None:
+        """Hold what the rows are made of; nothing is computed yet."""
+        super().__init__(scores)
+        self.softmax = softmax
 
     def log_rows(self, rows: Array | None = None) -> Array:
-        apart, logits = self.scores.apart(rows), self.logits(self.scores, rows)
-        _checks.check_logits(logits, apart.shape)
-        logits = self.wiring.xp.where(apart, -math.inf, logits)
-        padding = pick(self.wiring, self.scores.position_block, rows)[..., :, None] == MASKED
+        scores = self.scores
+        other, logits = scores.in_other_blocks(rows), self.softmax.logits(scores, rows)
+        _checks.check_logits(logits, other.shape)
+        logits = self.wiring.xp.where(other, -math.inf, logits)
+        padding = pick(self.wiring, scores.position_block, rows)[..., :, None] == MASKED
         return log_softmax(self.wiring, logits, padding)
 
 
-class Explicit(OfScores, Rows):
+class ExplicitMatrix(ScoresOperator, RowOperator):
     """P that is only known as a whole: its logarithm is computed once, when it is asked for."""
 
     def __init__(self, scores: SortedScores, log_matrix: Callable[[], Array]) -> None:
@@ -120,7 +83,7 @@ class Explicit(OfScores, Rows):
             scores: The sorted scores.
             log_matrix: Gives log P, (..., n, n), in any dtype.
         """
-        self._hold(scores)
+        super().__init__(scores)
         self._make = log_matrix
         self._cache = Cache(scores.wiring)
 
@@ -134,7 +97,7 @@ class Explicit(OfScores, Rows):
         return self._cache.get("log_matrix", self._make)
 
 
-class Grouped(Explicit):
+class GroupedMatrix(ExplicitMatrix):
     """P with neighbouring positions in groups: all rows of a group are the same."""
 
     def __init__(self, scores: SortedScores, group: Array, log_matrix: Callable[[], Array]) -> None:
@@ -215,48 +178,3 @@ def extended_product(
         here = reached(xp.astype(v == end, v.dtype))
         y = y + xp.where(here, xp.asarray(end, dtype=y.dtype, device=device_of(v)), 0.0)
     return y
-
-
-def distance(
-    scores: SortedScores, rows: Array | None, metric: float | Callable[[Array, Array], Array]
-) -> Array:
-    """Return d(x_i, s_j) for sorted scores x at the positions `rows` and items s, (..., k, n).
-
-    d(a, a) is 0. Its derivative is 0 too, but for |a - b| between tied scores, where it is the mean
-    over the orders that they could be in (README.md, "Tied scores"). Pairs of different blocks get
-    some finite number.
-
-    Args:
-        scores: The sorted scores.
-        rows: Positions; None for all.
-        metric: A power p for |a - b|^p, or a callable on arrays of one shape.
-    """
-    xp = scores.wiring.xp
-    a, b = scores.at(rows)[..., :, None], scores.items[..., None, :]
-    if not callable(metric) and metric in (1.0, 2.0):
-        # These two need no care to have a finite derivative at 0.
-        slopes = scores.tie_slopes(rows)
-        return bounded_power(xp, a - b, metric, None if slopes is None else slopes[..., :, None])
-    # Keep the metric away from pairs that do not count. Any two different numbers would do in
-    # their place; these two are in the domain of log, sqrt and logit too.
-    ignored = (a == b) | scores.apart(rows)
-    a, b = xp.where(ignored, 0.25, a), xp.where(ignored, 0.75, b)
-    d = metric(a, b) if callable(metric) else bounded_power(xp, a - b, metric)
-    _checks.check_distance(d, ignored.shape)
-    return xp.where(ignored, 0.0, d)
-
-
-def bounded_power(xp: Any, u: Array, p: float, slopes: Array | None = None) -> Array:
-    """Return |u|^p, cut off where it would overflow and its gradient be zero times infinity.
-
-    Args:
-        xp: The array namespace.
-        u: The differences.
-        p: The power.
-        slopes: What the slope of |u| is at 0, if p is 1; None for 0.
-    """
-    bound = 0.5 * float(xp.finfo(u.dtype).max) ** (1 / max(p, 1.0))
-    u = xp.where(xp.abs(u) > bound, bound, u)
-    if p == 1.0:
-        return xp.abs(u) if slopes is None else xp.where(u == 0, slopes * u, xp.abs(u))
-    return xp.square(u) if p == 2.0 else xp.abs(u) ** p

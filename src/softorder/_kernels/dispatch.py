@@ -1,118 +1,120 @@
-"""Which kernel serves: the one that was asked for, or the fastest that can."""
+"""The one dispatcher: the engine that was asked for, or the fastest that can serve."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
-from typing import Any
 
 from softorder import _checks
-from softorder._array import Array, take_along
+from softorder._array import Wiring
 from softorder._config import chosen_kernel
-from softorder._kernels import native
-from softorder._kernels.dense import RowSoftmax, bounded_power
-from softorder._kernels.native import NativeScan
-from softorder._kernels.native_rows import Formula, NativeRows
-from softorder._kernels.operator import Operator
-from softorder._kernels.profiles import BY_POWER
-from softorder._kernels.scan import Scan
+from softorder._extension import is_built
+from softorder._kernels.dense import Dense
+from softorder._kernels.native import Native
+from softorder._kernels.operator import Operator, ScoresOperator
+from softorder._kernels.portable import Portable
 from softorder._kernels.scores import SortedScores
-from softorder._kernels.tiled import Closeness, Tiled
-
-Metric = float | Callable[[Any, Any], Any]
+from softorder._kernels.spec import Explicit, KernelSpec, RowSoftmax, SemiMetric, Stationary
+from softorder._kernels.tiled import Tiled
 
 # Up to so many entries of all matrices together the dense formula is faster than the portable
 # scan or than tiles (measured: benchmarks/README.md).
 DENSE_ENTRIES = 1 << 18
 
+Spec = KernelSpec | RowSoftmax | Explicit
 
-def choose(dense: RowSoftmax, tau: Any, metric: Metric) -> Operator:
-    """Return the operator of exp(-d / tau) for sorted scores.
 
-    Args:
-        dense: The reference, which the others stand for.
-        tau: A number, or an array of shape (..., 1, 1).
-        metric: A power p for |a - b|^p, or a callable.
+def dispatch(spec: Spec, scores: SortedScores) -> Operator:
+    """Return the operator with these weights for sorted scores.
+
+    Raises:
+        ValueError: If the engine that was asked for cannot serve.
+        RuntimeError: If it was not built.
     """
-    name = chosen_kernel() or automatic(dense.scores, metric)
-    return _KERNELS[name](dense, tau, metric)
+    if isinstance(spec, Explicit):
+        return spec.operator(scores)
+    name = chosen_kernel() or automatic(spec, scores)
+    if not serves(name, spec, scores):
+        raise _refusal(name, spec, scores)
+    return _build(name, spec, scores)
 
 
-def automatic(scores: SortedScores, metric: Metric) -> str:
-    """Return the name of the kernel that serves these scores best."""
-    is_scan = not callable(metric) and metric in BY_POWER
-    if is_scan and native.serves(scores.wiring) and _is_on_cpu(scores):
-        return "native"
-    can_scan = is_scan and _keeps_accuracy(scores, metric)
-    if scores.wiring.is_open(scores.shape):
-        return "portable" if can_scan else "dense"
-    if _is_small(scores):
+def dispatch_arrays(spec: KernelSpec | RowSoftmax, scores: SortedScores) -> ScoresOperator:
+    """Return the same by the fastest engine that is made of array operations."""
+    return _build(_automatic_arrays(spec, scores), spec, scores)
+
+
+def automatic(spec: KernelSpec | RowSoftmax, scores: SortedScores) -> str:
+    """Return the name of the engine that serves these scores best."""
+    return "native" if serves("native", spec, scores) else _automatic_arrays(spec, scores)
+
+
+def _automatic_arrays(spec: KernelSpec | RowSoftmax, scores: SortedScores) -> str:
+    is_open = scores.wiring.is_open(scores.shape)
+    if not is_open and math.prod(scores.shape) * scores.shape[-1] <= DENSE_ENTRIES:
         return "dense"
-    return "portable" if can_scan else "tiled"
-
-
-def _keeps_accuracy(scores: SortedScores, power: Any) -> bool:
-    """Tell whether the portable scan does: complex terms cancel, and need float64."""
-    return BY_POWER[power].is_real or scores.wiring.has_float64()
-
-
-def choose_rows(
-    formula: Formula, scores: SortedScores, tau: Any, native_prefix: str | None = None
-) -> Operator:
-    """Return the operator of rows that are softmaxes.
-
-    Args:
-        formula: What the rows are.
-        scores: The sorted scores.
-        tau: As in `Formula`.
-        native_prefix: What its products in `native.PRODUCTS` begin with; None if it has none.
-    """
-    name = chosen_kernel() or _automatic_rows(scores, native_prefix)
-    if name == "portable" or (name == "native" and native_prefix is None):
-        raise ValueError(
-            _checks.message(
-                f'kernel="{name}" serves {_SERVED[name]}',
-                "another relaxation",
-                'Use kernel="tiled" or kernel="dense" for it, or leave the choice to softorder.',
-            )
-        )
-    if name == "native":
-        _check_native(scores, instead="tiled")
-        return NativeRows(scores, tau, str(native_prefix), formula, _dense_or_tiled)
-    return _ROW_KERNELS[name](*formula(scores, tau))
-
-
-_SERVED = {
-    "native": 'SoftSort with metric="abs" and metric="square", and NeuralSort',
-    "portable": 'SoftSort with metric="abs" and metric="square"',
-}
-_ROW_KERNELS = {"tiled": Tiled, "dense": lambda dense, closeness: dense}
-
-
-def _automatic_rows(scores: SortedScores, native_prefix: str | None) -> str:
-    if native_prefix is not None and native.serves(scores.wiring) and _is_on_cpu(scores):
-        return "native"
-    return "dense" if _is_small(scores) else "tiled"
-
-
-def _dense_or_tiled(dense: RowSoftmax, closeness: Closeness) -> Operator:
-    return _ROW_KERNELS[_automatic_rows(dense.scores, None)](dense, closeness)
-
-
-def _is_small(scores: SortedScores) -> bool:
+    if serves("portable", spec, scores):
+        return "portable"
     # Tiles are cut for sizes that are known.
-    if scores.wiring.is_open(scores.shape):
+    return "dense" if is_open else "tiled"
+
+
+def serves(name: str, spec: KernelSpec | RowSoftmax, scores: SortedScores) -> bool:
+    """Tell whether an engine can serve."""
+    if name in ("tiled", "dense"):
         return True
-    return math.prod(scores.shape) * scores.shape[-1] <= DENSE_ENTRIES
+    if not isinstance(spec, KernelSpec):
+        return False
+    wiring, formula = scores.wiring, spec.formula
+    if name == "native":
+        on_cpu = serves_natively(wiring) and wiring.is_on_cpu(scores.scores)
+        return on_cpu and formula.native is not None
+    exponentials = formula.exponentials
+    # Complex terms cancel: in float32 nothing would be left.
+    return exponentials is not None and (exponentials.is_real or wiring.has_float64())
 
 
-def _is_on_cpu(scores: SortedScores) -> bool:
-    return scores.wiring.is_on_cpu(scores.scores)
+def serves_natively(wiring: Wiring) -> bool:
+    """Tell whether the native kernel was built, and can read the arrays of a framework."""
+    return is_built() and wiring.native is not None
 
 
-def _check_native(scores: SortedScores, instead: str) -> None:
-    if not native.is_built():
-        raise RuntimeError(
+def _build(name: str, spec: KernelSpec | RowSoftmax, scores: SortedScores) -> ScoresOperator:
+    if name == "native" and isinstance(spec, KernelSpec):
+        return Native(spec, scores, functools.partial(dispatch_arrays, spec, scores))
+    if name == "portable" and isinstance(spec, KernelSpec):
+        return Portable(spec, scores)
+    rows = spec.formula.rows(scores, spec.tau) if isinstance(spec, KernelSpec) else spec
+    return Tiled(rows, scores) if name == "tiled" else Dense(rows, scores)
+
+
+def _refusal(
+    name: str, spec: KernelSpec | RowSoftmax, scores: SortedScores
+) -> ValueError | RuntimeError:
+    """Return why an engine cannot serve."""
+    is_on_cpu = serves_natively(scores.wiring) and scores.wiring.is_on_cpu(scores.scores)
+    if name == "native" and not is_on_cpu:
+        return _native_missing(spec, scores)
+    if not isinstance(spec, KernelSpec) or spec.formula.exponentials is None:
+        return _unserved(name, spec)
+    return ValueError(
+        _checks.message(
+            'kernel="portable" serves metric="square" where there is float64',
+            "JAX without 64-bit types",
+            'Call jax.config.update("jax_enable_x64", True), or use kernel="tiled".',
+        )
+    )
+
+
+def _native_missing(
+    spec: KernelSpec | RowSoftmax, scores: SortedScores
+) -> ValueError | RuntimeError:
+    is_softsort = isinstance(spec, KernelSpec) and isinstance(
+        spec.formula, (Stationary, SemiMetric)
+    )
+    instead = "portable" if is_softsort else "tiled"
+    if not is_built():
+        return RuntimeError(
             _checks.message(
                 'kernel="native" needs the compiled extension softorder._native',
                 "an installation without it",
@@ -120,78 +122,35 @@ def _check_native(scores: SortedScores, instead: str) -> None:
                 f'kernel="{instead}".',
             )
         )
-    if not native.serves(scores.wiring):
-        raise ValueError(
+    if scores.wiring.native is None:
+        serves, found = "arrays of NumPy, torch and JAX", f"arrays of {scores.wiring.name}"
+        hint = f'Use kernel="{instead}" for them.'
+    else:
+        serves, found = "arrays on the CPU", f"scores on {scores.device}"
+        hint = f'Use kernel="{instead}" there.'
+    return ValueError(_checks.message(f'kernel="native" serves {serves}', found, hint))
+
+
+_METRICS = 'metric="abs" and metric="square"'
+
+
+def _unserved(name: str, spec: KernelSpec | RowSoftmax) -> ValueError:
+    """Return the error that says which weights an engine has."""
+    formula = spec.formula if isinstance(spec, KernelSpec) else None
+    if isinstance(formula, (Stationary, SemiMetric)):
+        metric = formula.power if isinstance(formula, Stationary) else formula.metric
+        return ValueError(
             _checks.message(
-                'kernel="native" serves arrays of NumPy, torch and JAX',
-                f"arrays of {scores.wiring.name}",
-                f'Use kernel="{instead}" for them.',
-            )
-        )
-    if not _is_on_cpu(scores):
-        raise ValueError(
-            _checks.message(
-                'kernel="native" serves arrays on the CPU',
-                f"scores on {scores.device}",
-                f'Use kernel="{instead}" there.',
-            )
-        )
-
-
-def _native(dense: RowSoftmax, tau: Any, metric: Metric) -> Operator:
-    _check_native(dense.scores, instead="portable")
-    return _scan(NativeScan, "native", dense, tau, metric)
-
-
-def _portable(dense: RowSoftmax, tau: Any, metric: Metric) -> Operator:
-    if metric in BY_POWER and not _keeps_accuracy(dense.scores, metric):
-        raise ValueError(
-            _checks.message(
-                'kernel="portable" serves metric="square" where there is float64',
-                "JAX without 64-bit types",
-                'Call jax.config.update("jax_enable_x64", True), or use kernel="tiled".',
-            )
-        )
-    return _scan(Scan, "portable", dense, tau, metric)
-
-
-def _scan(kind: type[Scan], name: str, dense: RowSoftmax, tau: Any, metric: Metric) -> Operator:
-    if callable(metric) or metric not in BY_POWER:
-        raise ValueError(
-            _checks.message(
-                f'kernel="{name}" serves metric="abs" and metric="square"',
+                f'kernel="{name}" serves {_METRICS}',
                 f"metric={_checks.describe(metric)}",
                 'Use kernel="tiled" or kernel="dense" for other metrics.',
             )
         )
-    kernel = BY_POWER[metric]
-    return kind(dense.scores, _root(dense, tau, kernel.power), kernel, dense)
-
-
-def _tiled(dense: RowSoftmax, tau: Any, metric: Metric) -> Operator:
-    if callable(metric):
-        return Tiled(dense)
-    wiring, scores = dense.wiring, dense.scores
-    row = tau if isinstance(tau, float) else tau[..., 0]
-
-    def closeness(place: Array) -> Array:
-        x = scores.positions
-        step = x - take_along(wiring, x, place, axis=-1)
-        return -bounded_power(wiring.xp, step, metric) / row
-
-    return Tiled(dense, closeness)
-
-
-def _dense(dense: RowSoftmax, tau: Any, metric: Metric) -> Operator:
-    return dense
-
-
-_KERNELS = {"native": _native, "portable": _portable, "tiled": _tiled, "dense": _dense}
-
-
-def _root(dense: RowSoftmax, tau: Any, power: float) -> Any:
-    """Return tau^(1 / power) for arrays (..., n), power 1 or 2."""
-    if isinstance(tau, float):
-        return tau ** (1 / power)
-    scale: Array = tau[..., 0]
-    return scale if power == 1 else dense.wiring.xp.sqrt(scale)
+    also = ", and NeuralSort" if name == "native" else ""
+    return ValueError(
+        _checks.message(
+            f'kernel="{name}" serves SoftSort with {_METRICS}{also}',
+            "another relaxation",
+            'Use kernel="tiled" or kernel="dense" for it, or leave the choice to softorder.',
+        )
+    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from softorder._array import Array, Wiring
+from softorder._array import Array, Wiring, arange_like, cast, count_valid, take_along
+from softorder._kernels.scores import SortedScores
 
 
 class Operator(ABC):
@@ -49,7 +50,7 @@ class Operator(ABC):
     def sort_scores(self, *, flip: bool = False) -> Array | None:
         """Return P s for the scores themselves, (..., n), if there is a shorter way than apply.
 
-        `flip` puts the positions in the opposite order; only where no item is masked.
+        `flip` puts the valid positions in the opposite order.
         """
         return None
 
@@ -64,3 +65,56 @@ class Operator(ABC):
     @abstractmethod
     def entropy(self) -> Array:
         """Return the entropy of each row, (..., n); zero for a zero row."""
+
+
+class ScoresOperator(Operator):
+    """P that was made of sorted scores: their order is its own.
+
+    Attributes:
+        scores: The sorted scores.
+    """
+
+    def __init__(self, scores: SortedScores) -> None:
+        """Hold the scores."""
+        self.scores = scores
+        self.wiring = scores.wiring
+        self.valid = scores.valid
+
+    @property
+    def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.scores.order
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.scores.shape
+
+    def sorted(self) -> Array:
+        return self.scores.sorted()
+
+    def sort_scores(self, *, flip: bool = False) -> Array:
+        s, xp = self.scores.scores, self.wiring.xp
+        s = s if self.valid is None else xp.where(self.valid, s, 0.0)
+        y = self.apply(s[..., None])[..., 0]
+        return flip_positions(self, y) if flip else y
+
+    def _in_common_dtype(self, v: Array) -> Array:
+        dtype, xp = self.scores.dtype, self.wiring.xp
+        return v if v.dtype == dtype else cast(xp, v, xp.result_type(v.dtype, dtype))
+
+
+def mirror(operator: Operator, rows: Array | None = None) -> Array:
+    """Return where positions (None for all) are if the valid ones are in the opposite order."""
+    xp, order, valid = operator.wiring.xp, operator.order, operator.valid
+    here = arange_like(xp, order.shape[-1], order) if rows is None else rows
+    if valid is None:
+        return order.shape[-1] - 1 - here
+    count = count_valid(xp, valid)
+    return xp.where(here < count, count - 1 - here, here)
+
+
+def flip_positions(operator: Operator, x: Array, axis: int = -1) -> Array:
+    """Return x with the valid positions along an axis (-1 or -2) in the opposite order."""
+    if operator.valid is None:
+        return operator.wiring.xp.flip(x, axis=axis)
+    index = mirror(operator)
+    return take_along(operator.wiring, x, index if axis == -1 else index[..., None], axis=axis)

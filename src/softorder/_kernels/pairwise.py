@@ -150,4 +150,4 @@ def _place(scores: SortedScores, losses: Array) -> Array:
     inside = (count >= 0) & (count < size) & (scores.position_block != MASKED)[..., None, :]
     chosen = take_along(wiring, xp.matrix_transpose(losses), xp.where(inside, count, 0), axis=-2)
     by_position = xp.where(inside, chosen, 0.0)
-    return take_along(wiring, by_position, scores.places[..., None, :], axis=-1)
+    return take_along(wiring, by_position, scores.item_positions[..., None, :], axis=-1)

@@ -1,7 +1,6 @@
 """Kernels k(u) = exp(-u^p) as short sums of exponentials, which is what a scan can add up.
 
-k(u) = Re sum_m weight_m exp(-decay_m u) for u >= 0. A table has one row for each term:
-weight and decay, real and imaginary parts.
+k(u) = Re sum_m weight_m exp(-decay_m u) for u >= 0.
 """
 
 from __future__ import annotations
@@ -24,6 +23,8 @@ class Exponentials:
             or several complex ones.
         weights: The weights of the terms.
         decays: The decays of the terms.
+        table: All of these numbers as the native kernel reads them: a row (power, reach, noise, 0),
+            then the terms.
     """
 
     power: float
@@ -32,11 +33,14 @@ class Exponentials:
     terms: tuple[tuple[float, float, float, float], ...]
     weights: list[complex] = field(init=False)
     decays: list[complex] = field(init=False)
+    table: numpy.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
         # Here, not when they are asked for: torch.compile cannot trace `complex`.
         object.__setattr__(self, "weights", [complex(*term[:2]) for term in self.terms])
         object.__setattr__(self, "decays", [complex(*term[2:]) for term in self.terms])
+        first = (self.power, self.reach, self.noise, 0.0)
+        object.__setattr__(self, "table", numpy.array([first, *self.terms]))
 
     @property
     def is_real(self) -> bool:
@@ -68,5 +72,3 @@ GAUSSIAN = Exponentials(
 )
 
 BY_POWER = {kernel.power: kernel for kernel in (LAPLACE, GAUSSIAN)}
-# As the native kernel reads them.
-TABLES = {power: numpy.array(kernel.terms) for power, kernel in BY_POWER.items()}

@@ -1,111 +1,99 @@
-"""Scores made ready for a kernel: cleaned, sorted, with the gradient that the contract asks for."""
+"""Scores in sorted order: cleaned, in blocks, with the gradient that the contract asks for."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from typing import Any
 
-from softorder._array import Array, Wiring, arange_like, count_valid, device_of, take_along, widen
+from softorder._array import (
+    Array,
+    Wiring,
+    arange_like,
+    as_rows,
+    count_valid,
+    device_of,
+    take_along,
+    widen,
+)
+from softorder._config import chosen_kernel
+from softorder._extension import is_built
+from softorder._kernels.cache import Cache
 from softorder._kernels.ties import Ties, find_ties
 
 # P is block diagonal: items of different blocks have weight zero for each other.
 FINITE, PLUS_INFINITY, MINUS_INFINITY, MASKED = 0, 1, 2, 3
 
 
-class Cache:
-    """What is computed once; once more if that was without the gradient that is wanted now."""
+def sort_scores(wiring: Wiring, scores: Array, valid: Array | None) -> SortedScores:
+    """Sort scores of shape (..., n), any floating dtype, once and for all.
 
-    def __init__(self, wiring: Wiring) -> None:
-        """Hold nothing yet."""
-        self._wiring = wiring
-        self._made_in = self._trace = wiring.trace()
-        self._constants: dict[str, Any] = {}
-        self._values: dict[str, tuple[Any, bool]] = {}
+    Args:
+        wiring: The framework of the arrays.
+        scores: The scores; half types are widened.
+        valid: (..., n) which items take part; None if all do.
+    """
+    scores = widen(wiring.xp, scores)
+    if not _native_sorts(wiring, scores):
+        return SortedScores(wiring, scores, valid, _descending(wiring, scores, valid))
+    shape = tuple(scores.shape)
+    flat = as_rows(wiring.xp, scores, shape)
+    flat_valid = None if valid is None else as_rows(wiring.xp, valid, shape)
+    order, positions = wiring.native.sort(flat, flat_valid)
+    if len(shape) != 2:
+        order, positions = (wiring.xp.reshape(x, shape) for x in (order, positions))
+    return SortedScores(wiring, scores, valid, order, positions)
 
-    def renewed(self) -> Cache:
-        """Return a cache that has the constants alone."""
-        cache = copy.copy(self)
-        cache._trace, cache._values = self._wiring.trace(), {}
-        return cache
 
-    def constant(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return what `make` gives, which has no gradient."""
-        if name not in self._constants:
-            value = make()
-            # What an inner program computes is unknown to the one that this was made in.
-            if self._wiring.trace() != self._made_in:
-                return value
-            self._constants[name] = value
-        return self._constants[name]
-
-    def get(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return what `make` gives, with its gradient."""
-        recording = self._wiring.is_recording()
-        value, has_gradient = self._values.get(name, (None, False))
-        if value is not None and (has_gradient or not recording):
-            return value
-        value = make()
-        if self._wiring.trace() == self._trace:
-            self._values[name] = value, recording
-        return value
+def _native_sorts(wiring: Wiring, scores: Array) -> bool:
+    if not is_built() or wiring.native is None or chosen_kernel() not in (None, "native"):
+        return False
+    return wiring.is_on_cpu(scores) and wiring.is_plain(scores)
 
 
 class SortedScores:
-    """Scores in the layout that every kernel reads: (..., n), items last.
+    """Scores in the layout that every engine reads: (..., n), items last.
 
-    What follows from the scores is computed when it is asked for, and kept: a native kernel needs
-    the order alone.
+    It never changes. What follows from the scores is computed when it is first asked for.
 
     Attributes:
         wiring: The framework of the arrays.
+        scores: The scores as they came, half types widened.
         valid: Which items take part; None if all do.
+        order: Index of the item at each position. Stable at ties; masked items last.
+        constant_positions: The sorted scores without gradient, infinities in place, 0 where masked;
+            None if the native kernel did not sort them.
         shape: Of the scores, (..., n).
-        dtype: Of the scores, half types widened.
+        dtype: Of the scores.
         device: Of the scores.
     """
 
-    def __init__(self, wiring: Wiring, scores: Array, valid: Array | None) -> None:
-        """Hold scores of shape (..., n), any floating dtype, and `valid`, (..., n) boolean."""
+    def __init__(
+        self,
+        wiring: Wiring,
+        scores: Array,
+        valid: Array | None,
+        order: Array,
+        constant_positions: Array | None = None,
+    ) -> None:
+        """Hold scores whose order is known; see the attributes."""
         self.wiring = wiring
+        self.scores = scores
         self.valid = valid
-        self._scores = widen(wiring.xp, scores)
-        self.shape = tuple(self._scores.shape)
-        self.dtype = self._scores.dtype
-        self.device = device_of(self._scores)
+        self.order = order
+        self.constant_positions = constant_positions
+        self.shape = tuple(scores.shape)
+        self.dtype = scores.dtype
         self._cache = Cache(wiring)
-        self._plain_positions: Array | None = None
-        self._window: slice | None = None
 
     @property
-    def scores(self) -> Array:
-        """The scores as they came, half types widened."""
-        return self._scores
+    def device(self) -> Any:
+        return device_of(self.scores)
 
     @property
-    def order(self) -> Array:
-        """Index of the item at each position. Stable at ties; masked items last."""
-        return self._cache.constant(
-            "order", lambda: _descending(self.wiring, self.scores, self.valid)
-        )
-
-    def set_order(self, order: Array, positions: Array | None) -> None:
-        """Take the order from a kernel that sorts by itself, with the sorted scores as they are."""
-        self._cache.constant("order", lambda: order)
-        self._plain_positions = positions
-
-    @property
-    def plain_positions(self) -> Array | None:
-        """The sorted scores as a sorting kernel left them: infinities in place, no gradient."""
-        return self._plain_positions
-
-    @property
-    def places(self) -> Array:
-        """Where each item stands among the sorted ones, (..., n)."""
-        n = self.shape[-1]
-        place = arange_like(self.wiring.xp, n, self.order)[:, None]
-        return self.wiring.add_along_axis(place, self.order, n)[..., 0]
+    def item_positions(self) -> Array:
+        """The position of each item, (..., n): the inverse of the order."""
+        return self._cache.constant("item_positions", self._invert)
 
     @property
     def block(self) -> Array:
@@ -120,8 +108,6 @@ class SortedScores:
     @property
     def items(self) -> Array:
         """The scores as they came, 0 where infinite or masked; each has its own gradient."""
-        if self._window is not None:
-            return self.sorted_items[..., self._window]
         return self._cache.get("items", self._clean)
 
     @property
@@ -142,23 +128,19 @@ class SortedScores:
         """The groups of tied finite scores; None where it can be seen that there are none."""
         return self._cache.constant("ties", self._find_ties)
 
+    @property
+    def window(self) -> slice:
+        """Which positions the items stand at: all of them, or fewer in a `ScoresWindow`."""
+        return slice(0, self.shape[-1])
+
     def by_item(self, x: Array) -> Array:
-        """Return x, given by position, by item: (..., n), or fewer in a window of `in_order`."""
-        if self._window is not None:
-            return x[..., self._window]
+        """Return x, given by position, by item: (..., n)."""
         column = self.wiring.add_along_axis(x[..., None], self.order, self.order.shape[-1])
         return column[..., 0]
 
-    @property
-    def window(self) -> slice:
-        """Which positions the items stand at: all of them, or fewer after `in_order`."""
-        return slice(0, self.shape[-1]) if self._window is None else self._window
-
     def columns_by_item(self, x: Array) -> Array:
         """Return x (..., k, items in sorted order) with the items as they came."""
-        if self._window is not None:
-            return x
-        return take_along(self.wiring, x, self.places[..., None, :], axis=-1)
+        return take_along(self.wiring, x, self.item_positions[..., None, :], axis=-1)
 
     def at(self, rows: Array | None) -> Array:
         """Return the sorted scores at the positions `rows`, (..., k); None means all."""
@@ -170,8 +152,8 @@ class SortedScores:
             return None
         return pick(self.wiring, self.ties.slopes(self.dtype), rows)
 
-    def apart(self, rows: Array | None) -> Array:
-        """Tell which items have weight zero at the positions `rows`, (..., k, n): other blocks."""
+    def in_other_blocks(self, rows: Array | None) -> Array:
+        """Tell which items have weight zero at the positions `rows`, (..., k, n)."""
         here = pick(self.wiring, self.position_block, rows)[..., :, None]
         return (here != self.block[..., None, :]) | (here == MASKED)
 
@@ -200,23 +182,13 @@ class SortedScores:
         is_infinite = (block == PLUS_INFINITY) | (block == MINUS_INFINITY)
         return xp.where(is_infinite, xp.astype(infinite, self.positions.dtype), self.positions)
 
-    def in_order(self, start: int, stop: int) -> SortedScores:
-        """Return the same positions over fewer items: those at the positions start to stop.
-
-        The items of the result are in sorted order, so that a kernel can leave out far ones.
-        """
-        window = SortedScores(self.wiring, self._scores, self.valid)
-        block = self.position_block
-        window._cache.constant("order", lambda: self.order)
-        window._cache.constant("blocks", lambda: (block[..., start:stop], block))
-        window._cache.constant("ties", lambda: self.ties)
-        window._cache.get("sorted_items", lambda: self.sorted_items)
-        window._cache.get("positions", lambda: self.positions)
-        window._window = slice(start, stop)
-        return window
+    def _invert(self) -> Array:
+        n = self.shape[-1]
+        position = arange_like(self.wiring.xp, n, self.order)[:, None]
+        return self.wiring.add_along_axis(position, self.order, n)[..., 0]
 
     def _clean(self) -> Array:
-        return self.wiring.xp.where(self.block == FINITE, self._spoiled(), 0.0)
+        return self.wiring.xp.where(self.block == FINITE, self._with_nan(), 0.0)
 
     def _sort(self) -> Array:
         return take_along(self.wiring, self.items, self.order, axis=-1)
@@ -229,29 +201,74 @@ class SortedScores:
         values = self.wiring.stop_gradient(self.sorted_items)
         return find_ties(self.wiring, values, self.position_block == FINITE)
 
-    def _spoiled(self) -> Array:
-        """Return the scores with -inf where masked, and NaN in all of a row that has one.
+    def _with_nan(self) -> Array:
+        """Return the scores with -inf where masked, and NaN in all of a batch row that has one.
 
-        A NaN spoils the whole batch row, infinite items included, in values and in gradients:
-        added, not put in place of the scores, so that the gradient goes through it.
+        The NaN is added, not put in place of the scores, so that the gradient goes through it too.
         """
         xp, scores = self.wiring.xp, self.scores
         if self.valid is not None:
             scores = xp.where(self.valid, scores, -math.inf)
-        spoiled = xp.any(xp.isnan(scores), axis=-1, keepdims=True)
-        return scores + xp.astype(xp.where(spoiled, math.nan, 0.0), scores.dtype)
+        has_nan = xp.any(xp.isnan(scores), axis=-1, keepdims=True)
+        return scores + xp.astype(xp.where(has_nan, math.nan, 0.0), scores.dtype)
 
     def _find_blocks(self) -> tuple[Array, Array]:
         return self._cache.constant("blocks", self._make_blocks)
 
     def _make_blocks(self) -> tuple[Array, Array]:
         xp = self.wiring.xp
-        scores = self._spoiled()
+        scores = self._with_nan()
         block = xp.astype(scores == math.inf, xp.int8) * PLUS_INFINITY
         block = block + xp.astype(scores == -math.inf, xp.int8) * MINUS_INFINITY
         if self.valid is not None:
             block = xp.where(self.valid, block, MASKED)
         return block, take_along(self.wiring, block, self.order, axis=-1)
+
+
+class ScoresWindow(SortedScores):
+    """The same positions over fewer items, which stand in sorted order: far ones are left out."""
+
+    def __init__(self, whole: SortedScores, window: slice) -> None:
+        """Restrict the items of sorted scores to those at the positions of a slice."""
+        super().__init__(whole.wiring, whole.scores, whole.valid, whole.order)
+        self._window = window
+        # Computed here and not when they are asked for: a checkpoint runs what asks for them twice,
+        # and must find the same the second time.
+        self._of_whole = whole.position_block, whole.sorted_items, whole.positions, whole.ties
+
+    @property
+    def block(self) -> Array:
+        return self.position_block[..., self._window]
+
+    @property
+    def position_block(self) -> Array:
+        return self._of_whole[0]
+
+    @property
+    def items(self) -> Array:
+        return self.sorted_items[..., self._window]
+
+    @property
+    def sorted_items(self) -> Array:
+        return self._of_whole[1]
+
+    @property
+    def positions(self) -> Array:
+        return self._of_whole[2]
+
+    @property
+    def ties(self) -> Ties | None:
+        return self._of_whole[3]
+
+    @property
+    def window(self) -> slice:
+        return self._window
+
+    def by_item(self, x: Array) -> Array:
+        return x[..., self._window]
+
+    def columns_by_item(self, x: Array) -> Array:
+        return x
 
 
 def pick(wiring: Wiring, x: Array, rows: Array | None) -> Array:

@@ -16,13 +16,13 @@ class Ties:
         wiring: The framework of the arrays.
         group: The number of each position's group, from 0.
         size: How many positions the group has.
-        place: Where the position stands in its group, from 0.
+        index: Where the position stands in its group, from 0.
     """
 
     wiring: Wiring
     group: Array
     size: Array
-    place: Array
+    index: Array
 
     def total(self, x: Array) -> Array:
         """Return the sum of x (..., c, n) over each group, at each of its positions."""
@@ -30,10 +30,10 @@ class Ties:
         sums = self.wiring.add_along_axis(xp.matrix_transpose(x), self.group, n)
         return take_along(self.wiring, xp.matrix_transpose(sums), self.group[..., None, :], -1)
 
-    def beside(self, x: Array) -> tuple[Array, Array]:
+    def before_and_after(self, x: Array) -> tuple[Array, Array]:
         """Return sums of x (..., c, n) over the group before each position, and after it."""
         xp = self.wiring.xp
-        inside = xp.astype(self.place > 0, xp.float64)
+        inside = xp.astype(self.index > 0, xp.float64)
         batch = broadcast_shapes(inside.shape[:-1], x.shape[:-2])
         x = xp.broadcast_to(x, (*batch, *x.shape[-2:]))
         scan = self.wiring.scan
@@ -61,7 +61,7 @@ class Ties:
         xp = self.wiring.xp
         others = xp.astype(self.size - 1, dtype)
         alone = self.size == 1
-        slope = 1.0 - 2.0 * xp.astype(self.place, dtype) / xp.where(alone, 1.0, others)
+        slope = 1.0 - 2.0 * xp.astype(self.index, dtype) / xp.where(alone, 1.0, others)
         return xp.where(alone, 0.0, slope)
 
 

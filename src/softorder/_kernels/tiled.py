@@ -12,15 +12,10 @@ from collections.abc import Callable
 import numpy
 
 from softorder._array import Array, arange_like, broadcast_shapes, cast, device_of, take_along
-from softorder._kernels.dense import RowSoftmax
-from softorder._kernels.operator import Operator
-from softorder._kernels.scores import MASKED, pick
-
-Closeness = Callable[[Array], Array]
-"""For positions p (..., n), the logit at each position of the item at p, less that of its own item.
-
-It must fall with the distance from its own position.
-"""
+from softorder._kernels.dense import Dense
+from softorder._kernels.operator import ScoresOperator
+from softorder._kernels.scores import MASKED, ScoresWindow, SortedScores, pick
+from softorder._kernels.spec import RowSoftmax
 
 # Entries of one tile: large enough that an array operation is worth its overhead.
 TILE = 1 << 20
@@ -28,28 +23,15 @@ TILE = 1 << 20
 WASTE = 1 << 16
 
 
-class Tiled(Operator):
-    """A `RowSoftmax` whose rows are never there all at once."""
+class Tiled(ScoresOperator):
+    """Rows that are softmaxes, never there all at once."""
 
-    def __init__(self, dense: RowSoftmax, closeness: Closeness | None = None) -> None:
-        """Wrap the operator that is cut into tiles.
-
-        Args:
-            dense: The operator. Its logits must serve `SortedScores.in_order`.
-            closeness: None where it cannot be known.
-        """
-        self.wiring = dense.wiring
-        self.valid = dense.valid
-        self.dense = dense
-        self.closeness = closeness
+    def __init__(self, softmax: RowSoftmax, scores: SortedScores) -> None:
+        """Hold what the rows are made of. The logits must serve a `ScoresWindow`."""
+        super().__init__(scores)
+        self.dense = Dense(softmax, scores)
+        self.closeness = softmax.closeness
         self._reach: tuple[numpy.ndarray, numpy.ndarray] | None = None
-
-    @property
-    def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.dense.order
-
-    def sorted(self) -> Array:
-        return self.dense.sorted()
 
     def log_rows(self, rows: Array | None = None) -> Array:
         return self.dense.log_rows(rows)
@@ -60,7 +42,7 @@ class Tiled(Operator):
     def apply(self, v: Array, rows: Array | None = None) -> Array:
         if self._is_empty() or (rows is not None and rows.shape[-1] <= self._height()):
             return self.dense.apply(v, rows)
-        dtype = self.wiring.xp.result_type(v.dtype, self.dense.scores.dtype)
+        dtype = self.wiring.xp.result_type(v.dtype, self.scores.dtype)
         v = self._wide(take_along(self.wiring, v, self.order[..., None], axis=-2))
         y = self._concat(lambda tile, here, window: tile.apply(v[..., window, :], here), axis=-2)
         y = cast(self.wiring.xp, y, dtype)
@@ -70,7 +52,7 @@ class Tiled(Operator):
         if self._is_empty() or (rows is not None and rows.shape[-1] <= self._height()):
             return self.dense.apply_transposed(u, rows)
         n = self.order.shape[-1]
-        dtype = self.wiring.xp.result_type(u.dtype, self.dense.scores.dtype)
+        dtype = self.wiring.xp.result_type(u.dtype, self.scores.dtype)
         u = self._wide(u)
         if rows is not None:
             u = self.wiring.add_along_axis(u, rows, n)
@@ -84,58 +66,57 @@ class Tiled(Operator):
         tile = self._window(slice(0, n))
         tiles = -(-n // height)
         # The last tile is as high as the others: rows past the end have no part in the sum.
-        place = xp.reshape(arange_like(xp, tiles * height, self.order), (tiles, height))
-        rows = xp.where(place < n, place, n - 1)
+        number = xp.reshape(arange_like(xp, tiles * height, self.order), (tiles, height))
+        rows = xp.where(number < n, number, n - 1)
 
-        def part(u: Array, here: Array, place: Array) -> Array:
-            u = xp.where((place < n)[:, None], u, 0.0)
+        def part(u: Array, here: Array, number: Array) -> Array:
+            u = xp.where((number < n)[:, None], u, 0.0)
             return tile.apply_transposed(u, here)
 
         def add(w: Array, at: Array) -> Array:
-            here, place = at[0, ...], at[1, ...]
+            here, number = at[0, ...], at[1, ...]
             below = take_along(self.wiring, u, here[:, None], axis=-2)
-            return w + self.wiring.checkpoint(part, below, here, place)
+            return w + self.wiring.checkpoint(part, below, here, number)
 
         batch = broadcast_shapes(u.shape[:-2], self.order.shape[:-1])
         nothing = xp.zeros((*batch, n, u.shape[-1]), **_like(u))
-        return self.wiring.fold(add, nothing, xp.stack([rows, place], axis=1))
+        return self.wiring.fold(add, nothing, xp.stack([rows, number], axis=1))
 
     def _sum_of_bands(self, u: Array, bands: list[tuple[slice, slice]]) -> Array:
         """Return the same from tiles that leave out what has no weight."""
-        xp, n, w = self.wiring.xp, self.order.shape[-1], None
-        for block, window in bands:
-            here = arange_like(xp, n, self.order)[block]
+        xp, n = self.wiring.xp, self.order.shape[-1]
+        # What is before the window of a tile is finished: later windows begin and end further on.
+        finished, start, rest = [], 0, None
+        for band, window in bands:
+            here = arange_like(xp, n, self.order)[band]
             tile = self._window(window)
 
-            def part(u: Array, here: Array = here, tile: RowSoftmax = tile) -> Array:
+            def part(u: Array, here: Array = here, tile: Dense = tile) -> Array:
                 return tile.apply_transposed(u, here)
 
-            inside = self.wiring.checkpoint(part, u[..., block, :])
-            before = xp.zeros((*inside.shape[:-2], window.start, inside.shape[-1]), **_like(inside))
-            after = xp.zeros(
-                (*inside.shape[:-2], n - window.stop, inside.shape[-1]), **_like(inside)
-            )
-            padded = xp.concat([before, inside, after], axis=-2)
-            w = padded if w is None else w + padded
-        return w
+            inside = self.wiring.checkpoint(part, u[..., band, :])
+            if rest is not None:
+                finished.append(rest[..., : window.start - start, :])
+                rest = rest[..., window.start - start :, :]
+                longer = (*rest.shape[:-2], inside.shape[-2] - rest.shape[-2], rest.shape[-1])
+                inside = inside + xp.concat([rest, xp.zeros(longer, **_like(rest))], axis=-2)
+            rest, start = inside, window.start
+        return xp.concat([*finished, rest], axis=-2)
 
     def log_prob(self, permutation: Array) -> Array:
         if self._is_empty():
             return self.dense.log_prob(permutation)
-        place = take_along(self.wiring, self.dense.scores.places, permutation, axis=-1)
-        return self.wiring.xp.sum(self.log_chosen(place), axis=-1)
+        xp = self.wiring.xp
+        position = take_along(self.wiring, self.scores.item_positions, permutation, axis=-1)
 
-    def log_chosen(self, place: Array) -> Array:
-        """Return log P[i, order[place_i]], (..., n); 0 where masked."""
-
-        def chosen(tile: RowSoftmax, here: Array, window: slice) -> Array:
-            column = pick(self.wiring, place, here)[..., None]
+        def chosen(tile: Dense, here: Array, window: slice) -> Array:
+            column = pick(self.wiring, position, here)[..., None]
             return take_along(self.wiring, tile.log_rows(here), column, axis=-1)[..., 0]
 
         # What a narrower window leaves out has a logarithm all the same: every tile is whole.
         log_p = self._concat(chosen, axis=-1, whole=True)
-        masked = self.dense.scores.position_block == MASKED
-        return self.wiring.xp.where(masked, 0.0, log_p)
+        masked = self.scores.position_block == MASKED
+        return xp.sum(xp.where(masked, 0.0, log_p), axis=-1)
 
     def entropy(self) -> Array:
         if self._is_empty():
@@ -148,7 +129,7 @@ class Tiled(Operator):
 
     def _concat(
         self,
-        function: Callable[[RowSoftmax, Array, slice], Array],
+        function: Callable[[Dense, Array, slice], Array],
         axis: int,
         *,
         whole: bool = False,
@@ -166,20 +147,19 @@ class Tiled(Operator):
                 axis,
             )
         parts = []
-        for block, window in bands:
+        for band, window in bands:
             tile = self._window(window)
 
-            def part(here: Array, tile: RowSoftmax = tile, window: slice = window) -> Array:
+            def part(here: Array, tile: Dense = tile, window: slice = window) -> Array:
                 return function(tile, here, window)
 
-            here = arange_like(xp, n, self.order)[block]
+            here = arange_like(xp, n, self.order)[band]
             parts.append(self.wiring.checkpoint(part, here))
         return xp.concat(parts, axis=axis)
 
-    def _window(self, window: slice) -> RowSoftmax:
+    def _window(self, window: slice) -> Dense:
         """Return the rows restricted to the items at these positions, in sorted order."""
-        scores = self.dense.scores.in_order(window.start, window.stop)
-        return RowSoftmax(scores, self.dense.logits)
+        return Dense(self.dense.softmax, ScoresWindow(self.scores, window))
 
     def _height(self) -> int:
         return rows_of_a_tile(tuple(self.order.shape))
@@ -204,12 +184,8 @@ class Tiled(Operator):
         By bisection: weights fall from the position itself to either end. None where that is not
         known, or cannot be looked at.
         """
-        wiring, xp, scores, closeness = (
-            self.wiring,
-            self.wiring.xp,
-            self.dense.scores,
-            self.closeness,
-        )
+        wiring, scores, closeness = self.wiring, self.scores, self.closeness
+        xp = wiring.xp
         if closeness is None or not (wiring.varied_shapes and wiring.is_concrete(scores.scores)):
             return None
         info = xp.finfo(scores.dtype)
@@ -217,10 +193,10 @@ class Tiled(Operator):
         lowest = math.log(float(info.smallest_normal) * float(info.eps)) - 1
         block, n = scores.position_block, self.order.shape[-1]
 
-        def has_weight(place: Array) -> Array:
-            other = take_along(wiring, block, place, axis=-1)
+        def has_weight(position: Array) -> Array:
+            other = take_along(wiring, block, position, axis=-1)
             # Written so that a NaN has weight: its row must be computed.
-            far = wiring.stop_gradient(closeness(place)) < lowest
+            far = wiring.stop_gradient(closeness(position)) < lowest
             return ~far & (block == other) & (block != MASKED)
 
         own = xp.broadcast_to(arange_like(xp, n, self.order), self.order.shape)
@@ -242,14 +218,6 @@ class Tiled(Operator):
 def rows_of_a_tile(shape: tuple[int, ...]) -> int:
     """Return how many rows a tile has, for scores of this shape."""
     return max(1, TILE // max(1, math.prod(shape)))
-
-
-def log_own(rows: RowSoftmax | Tiled) -> Array:
-    """Return log P[i, order_i], (..., n): that of the item at its own position; 0 where masked."""
-    tiles = rows if isinstance(rows, Tiled) else Tiled(rows)
-    if tiles._is_empty():
-        return tiles.sorted()
-    return tiles.log_chosen(arange_like(tiles.wiring.xp, tiles.order.shape[-1], tiles.order))
 
 
 def _cut_band(first: numpy.ndarray, last: numpy.ndarray, rows: int) -> list[tuple[slice, slice]]:

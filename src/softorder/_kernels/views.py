@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from softorder._array import Array, arange_like, count_valid, device_of, take_along
+from softorder._array import Array, arange_like, device_of, take_along
 from softorder._kernels.dense import multiply
-from softorder._kernels.operator import Operator
+from softorder._kernels.operator import Operator, flip_positions, mirror
 from softorder._kernels.scores import pick
 
 
@@ -127,20 +127,7 @@ class Flipped(Operator):
 
     def mirror(self, rows: Array | None = None) -> Array:
         """Map a position here to the position there, and back."""
-        xp = self.wiring.xp
-        order, valid = self.inner.order, self.inner.valid
-        here = arange_like(xp, order.shape[-1], order) if rows is None else rows
-        if valid is None:
-            return order.shape[-1] - 1 - here
-        count = count_valid(xp, valid)
-        return xp.where(here < count, count - 1 - here, here)
-
-    def _flip_positions(self, x: Array) -> Array:
-        """Reverse x of shape (..., n, f) along its positions."""
-        xp = self.wiring.xp
-        if self.inner.valid is None:
-            return xp.flip(x, axis=-2)
-        return take_along(self.wiring, x, self.mirror()[..., None], axis=-2)
+        return mirror(self.inner, rows)
 
     def rows(self, rows: Array | None = None) -> Array:
         return self.inner.rows(self.mirror(rows))
@@ -150,15 +137,15 @@ class Flipped(Operator):
 
     def apply(self, v: Array, rows: Array | None = None) -> Array:
         if rows is None:
-            return self._flip_positions(self.inner.apply(v))
+            return flip_positions(self.inner, self.inner.apply(v), axis=-2)
         return self.inner.apply(v, self.mirror(rows))
 
     def sort_scores(self, *, flip: bool = False) -> Array | None:
-        return self.inner.sort_scores(flip=not flip) if self.valid is None else None
+        return self.inner.sort_scores(flip=not flip)
 
     def apply_transposed(self, u: Array, rows: Array | None = None) -> Array:
         if rows is None:
-            return self.inner.apply_transposed(self._flip_positions(u))
+            return self.inner.apply_transposed(flip_positions(self.inner, u, axis=-2))
         return self.inner.apply_transposed(u, self.mirror(rows))
 
     def log_prob(self, permutation: Array) -> Array:

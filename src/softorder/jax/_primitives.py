@@ -23,9 +23,11 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from softorder._array import NativeProblem
+from softorder._config import config
 from softorder._extension import extension
-from softorder._kernels.native import PRODUCTS, recompute
+from softorder._kernels.definitions import define
+from softorder._kernels.products import Call, SortedRows
+from softorder._kernels.scores import sort_scores
 from softorder.jax import _native
 from softorder.jax._namespace import xp
 from softorder.jax._varying import result_type, vary_alike
@@ -78,25 +80,24 @@ def _primitive(
 
 
 def _sort_portable(scores: Array, valid: Array) -> list[Array]:
-    from softorder._kernels.scores import SortedScores
     from softorder.jax._wiring import JAX
 
-    ready = SortedScores(JAX, scores, None if _native.is_absent(valid) else valid)
-    order = ready.order
+    with config(kernel="portable"):
+        order = sort_scores(JAX, scores, None if _native.is_absent(valid) else valid).order
     return [order, jnp.take_along_axis(scores, order, -1)]
 
 
-def _product_portable(*arrays: Array, kind: str, rebuild: Any, **_: Any) -> list[Array]:
+def _product_portable(*arrays: Array, call: Call, **_: Any) -> list[Array]:
     from softorder.jax._wiring import JAX
 
     scores, values, scale, _positions, order, counts = arrays
     number = None if _native.is_absent(counts) else counts
-    return [recompute(JAX, rebuild, order, number, kind, scores, values, scale)]
+    return [define(JAX, call, order, number, scores, values, scale)]
 
 
-def _product_native(*arrays: Array, kind: str, prefix: str, power: float, **_: Any) -> list[Array]:
-    _scores, values, scale, *given = arrays
-    return [_native.Rows(prefix, power).forward(kind, (*given, scale), values)]
+def _product_native(*arrays: Array, call: Call, **_: Any) -> list[Array]:
+    _scores, values, scale, *rows = arrays
+    return [_native.forward(call, (*rows, scale), values)]
 
 
 def _moving(arrays: Sequence[Array], params: Any) -> tuple[Callable[..., Array], list[int]]:
@@ -125,11 +126,9 @@ def _gradient_portable(*arrays: Array, **params: Any) -> list[Array]:
     return list(jax.vjp(function, *(given[i] for i in wanted))[1](g))
 
 
-def _gradient_native(
-    *arrays: Array, kind: str, prefix: str, power: float, moves: Sequence[bool], **_: Any
-) -> list[Array]:
-    _scores, values, scale, *given, g = arrays
-    return _native.Rows(prefix, power).backward(kind, (*given, scale), values, g, moves)
+def _gradient_native(*arrays: Array, call: Call, moves: Sequence[bool]) -> list[Array]:
+    _scores, values, scale, *rows, g = arrays
+    return _native.backward(call, (*rows, scale), values, g, moves)
 
 
 _Shapes = list[tuple[Sequence[int], Any]]
@@ -139,8 +138,8 @@ def _shapes_of_sort(scores: Any, _: Any) -> _Shapes:
     return [(scores.shape, numpy.dtype(xp.int64)), (scores.shape, scores.dtype)]
 
 
-def _shapes_of_product(scores: Any, values: Any, *_: Any, kind: str, **__: Any) -> _Shapes:
-    return [(PRODUCTS[kind].shape(scores.shape, values.shape), scores.dtype)]
+def _shapes_of_product(scores: Any, values: Any, *_: Any, call: Call, **__: Any) -> _Shapes:
+    return [(call.result_shape(scores.shape, values.shape), scores.dtype)]
 
 
 def _shapes_of_gradient(*arrays: Any, moves: Sequence[bool], **_: Any) -> _Shapes:
@@ -252,28 +251,18 @@ class NativeProducts:
 
     @staticmethod
     def product(
-        kind: str,
-        scores: Array,
-        values: Array | None,
-        scale: Array | float,
-        problem: NativeProblem,
+        call: Call, scores: Array, values: Array | None, scale: Array | float, rows: SortedRows
     ) -> Array:
-        """Return a product of `_kernels.native.PRODUCTS`."""
+        """Return a product; see `_array.NativeProducts`."""
         if isinstance(scale, float):
             scale = jnp.full((1,), scale, xp.float64)
         arrays: tuple[Any, ...] = (
             scores,
             _native.absent(scores.dtype) if values is None else values,
             scale,
-            problem.positions,
-            problem.order,
-            _native.absent(xp.int64) if problem.counts is None else problem.counts,
+            rows.positions,
+            rows.order,
+            _native.absent(xp.int64) if rows.counts is None else rows.counts,
         )
-        (y,) = _product.bind(
-            *vary_alike(arrays),
-            kind=kind,
-            prefix=problem.prefix,
-            power=problem.power,
-            rebuild=problem.rebuild,
-        )
+        (y,) = _product.bind(*vary_alike(arrays), call=call)
         return y

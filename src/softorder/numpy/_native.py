@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy
 
-from softorder._array import NativeProblem
 from softorder._extension import cpu_threads, extension
-from softorder._kernels.native import PRODUCTS, given_arrays
+from softorder._kernels.native import hold
+from softorder._kernels.products import Call, SortedRows
 from softorder.numpy._rules import jointly
 from softorder.numpy._tape import value_of
 
@@ -20,22 +20,19 @@ def _contiguous(x: Any) -> Any:
 
 def _product(
     recorded: Sequence[bool],
-    kind: str,
+    call: Call,
     scores: numpy.ndarray,
     values: numpy.ndarray | None,
     scale: numpy.ndarray | float,
-    problem: NativeProblem,
+    rows: SortedRows,
 ) -> Any:
-    product = PRODUCTS[kind]
-    p, values = problem, _contiguous(values)
-    arrays = [_contiguous(a) for a in (p.positions, p.order, p.counts, scale)]
-    given = given_arrays(*arrays, p.power, cpu_threads())  # pyright: ignore[reportCallIssue]
     shapes = scores.shape, None if values is None else values.shape
-    kept = None
-    if product.kept is not None and any(recorded):
-        kept = numpy.empty(product.kept(*shapes))
-    y = numpy.empty(product.shape(*shapes), scores.dtype)
-    product.forward(given, values, y, kept)
+    size = call.saved_size(*shapes) if any(recorded) else 0
+    saved = numpy.empty(size) if size else None
+    sorted_rows = tuple(map(_contiguous, (rows.positions, rows.order, rows.counts)))
+    held = hold(call, sorted_rows, _contiguous(scale), _contiguous(values), saved, cpu_threads())
+    y = numpy.empty(call.result_shape(*shapes), scores.dtype)
+    held.forward(y)
 
     def pull(g: numpy.ndarray) -> Any:
         _, of_scores, of_values, of_scale, _ = recorded
@@ -44,7 +41,7 @@ def _product(
             numpy.empty(values.shape, g.dtype) if of_values and values is not None else None,
             numpy.empty(scores.shape[:1], numpy.float64) if of_scale else None,
         )
-        product.backward(given, values, _contiguous(g), *to, kept)
+        held.backward(_contiguous(g), *to)
         return None, *to, None
 
     return y, pull

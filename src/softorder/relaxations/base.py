@@ -19,8 +19,9 @@ from softorder._array import (
     wiring_of,
 )
 from softorder._config import chosen_kernel, config
+from softorder._kernels.dispatch import Spec, dispatch
 from softorder._kernels.operator import Operator
-from softorder._kernels.scores import FINITE, MASKED, SortedScores
+from softorder._kernels.scores import FINITE, MASKED, SortedScores, sort_scores
 from softorder._permutation import Recipe, SoftPermutation
 
 _Own = TypeVar("_Own")
@@ -43,7 +44,7 @@ class Relaxation:
 class PermutationRelaxation(Relaxation, ABC):
     """A relaxation with a matrix: scores in, `SoftPermutation` out.
 
-    A subclass writes `operator` for clean scores in one layout. Taken care of here are
+    A subclass writes `weights` for clean scores in one layout. Taken care of here are
     dimensions, half precision, the gradients of ties, and that no weight crosses from one block
     to another (finite, +inf, -inf, masked). What is left to a subclass: where it uses the number
     of items, the number of a position, or sums over items, these are those of the block, for the
@@ -51,12 +52,11 @@ class PermutationRelaxation(Relaxation, ABC):
     """
 
     @abstractmethod
-    def operator(self, scores: SortedScores) -> Operator:
-        """Return the matrix for prepared scores.
+    def weights(self, scores: SortedScores) -> Spec:
+        """Return what the weights of P are, for sorted scores.
 
-        For rows that are softmaxes, this is `RowSoftmax(scores, logits)`, where
-        `logits(scores, rows)` returns (..., k, n): the positions `rows` (all n for None) by the
-        items as they came.
+        For rows that are softmaxes, this is `RowSoftmax(logits)`, where `logits(scores, rows)`
+        returns (..., k, n): the positions `rows` (all n for None) by the items as they came.
         `scores.at(rows)` has the sorted scores (..., k) and `scores.items` the items (..., n).
         """
 
@@ -89,10 +89,11 @@ class PermutationRelaxation(Relaxation, ABC):
 
         def renew() -> Operator:
             with config(kernel=kernel):
-                return self.operator(ready.renewed())
+                again = ready.renewed()
+                return dispatch(self.weights(again), again)
 
         return SoftPermutation(
-            self.operator(ready),
+            dispatch(self.weights(ready), ready),
             renew,
             dim=dim,
             scores=scores,
@@ -205,7 +206,7 @@ def prepare(
         _checks.check_mask(xp, mask, x.shape)
         mask = move_axis(xp, xp.broadcast_to(mask, x.shape), dim, -1)
     x = move_axis(xp, x, dim, -1)
-    return SortedScores(wiring, -x if negate else x, mask), dim
+    return sort_scores(wiring, -x if negate else x, mask), dim
 
 
 def _clean(scores: SortedScores, y: Array) -> Array:

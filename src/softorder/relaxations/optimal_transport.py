@@ -9,12 +9,12 @@ from typing import Any
 
 from softorder import _checks
 from softorder._array import Array, arange_like, count_valid, take_along
-from softorder._kernels.dense import Explicit, Grouped
+from softorder._kernels.dense import ExplicitMatrix, GroupedMatrix
 from softorder._kernels.doubly_stochastic import Balance
-from softorder._kernels.operator import Operator
 from softorder._kernels.quantile_positions import quantile_places
 from softorder._kernels.scan import shift
 from softorder._kernels.scores import FINITE, MASKED, SortedScores
+from softorder._kernels.spec import Explicit
 from softorder.relaxations.base import (
     PermutationRelaxation,
     check_temperature,
@@ -71,7 +71,7 @@ class OptimalTransportSort(PermutationRelaxation):
         check_stopping(self.iterations, self.tolerance)
         _checks.check_targets(self.targets)
 
-    def operator(self, scores: SortedScores) -> Operator:
+    def weights(self, scores: SortedScores) -> Explicit:
         """Return the matrix for sorted scores of shape (..., n)."""
         epsilon = temperature_of_row(self.epsilon, scores, "epsilon")
         transport = _Transport(scores, epsilon, self.targets)
@@ -85,8 +85,8 @@ class OptimalTransportSort(PermutationRelaxation):
             return scores.wiring.xp.astype(log_p, scores.dtype)
 
         if self.targets is None:
-            return Explicit(scores, log_matrix)
-        return Grouped(scores, transport.group, log_matrix)
+            return Explicit(lambda scores: ExplicitMatrix(scores, log_matrix))
+        return Explicit(lambda scores: GroupedMatrix(scores, transport.group, log_matrix))
 
 
 class _Transport:

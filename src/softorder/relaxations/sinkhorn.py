@@ -9,7 +9,7 @@ from typing import Any
 
 from softorder import _checks
 from softorder._array import Array, Wiring, device_of, own_copy, read, take_along, widen, wiring_of
-from softorder._kernels.dense import Rows
+from softorder._kernels.dense import RowOperator
 from softorder._kernels.doubly_stochastic import Balance
 from softorder._kernels.on_cpu import assign
 from softorder._permutation import Recipe, SoftPermutation
@@ -161,7 +161,7 @@ def check_stopping(iterations: Any, tolerance: Any) -> None:
         )
 
 
-class _Matching(Rows):
+class _Matching(RowOperator):
     """A matrix that was made of a matrix: it has an order, but no scores."""
 
     def __init__(self, wiring: Wiring, logits: Array, log_matrix: Array) -> None:

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from softorder._array import Array, arange_like, broadcast_shapes, cast, count_valid, take_along
-from softorder._kernels.dense import OfScores, Rows
-from softorder._kernels.operator import Operator
+from softorder._kernels.cache import Cache
+from softorder._kernels.dense import RowOperator
+from softorder._kernels.operator import ScoresOperator
 from softorder._kernels.pairwise import expected_ranks, rank_distribution
 from softorder._kernels.rank_tails import log_rank_probability
-from softorder._kernels.scores import MASKED, Cache, SortedScores, pick
+from softorder._kernels.scores import MASKED, SortedScores, pick
+from softorder._kernels.spec import Explicit
 from softorder.relaxations.base import (
     PermutationRelaxation,
     RankRelaxation,
@@ -54,9 +56,10 @@ class SoftRank(PermutationRelaxation, RankRelaxation):
         """Check what can be checked without scores."""
         check_temperature(self.tau)
 
-    def operator(self, scores: SortedScores) -> Operator:
-        """Return the matrix for sorted scores of shape (..., n)."""
-        return _RankDistribution(scores, _root(scores, temperature_of_row(self.tau, scores)))
+    def weights(self, scores: SortedScores) -> Explicit:
+        """Return the distribution of the ranks."""
+        scale = _root(scores, temperature_of_row(self.tau, scores))
+        return Explicit(lambda scores: _RankDistribution(scores, scale))
 
     def ranks(self, scores: SortedScores) -> Array:
         """Return the expected ranks by position, within each block."""
@@ -83,11 +86,11 @@ class SoftRank(PermutationRelaxation, RankRelaxation):
         return cast(ready.wiring.xp, matrix, scores.dtype)
 
 
-class _RankDistribution(OfScores, Rows):
+class _RankDistribution(ScoresOperator, RowOperator):
     """P[r, i] is the probability that item i is the r-th largest; log P has a way of its own."""
 
     def __init__(self, scores: SortedScores, scale: Any) -> None:
-        self._hold(scores)
+        super().__init__(scores)
         self.scale = scale
         self._cache = Cache(scores.wiring)
 
@@ -106,7 +109,7 @@ class _RankDistribution(OfScores, Rows):
         places: Array = arange_like(xp, n, self.order) if rows is None else rows
         batch = broadcast_shapes(self.shape[:-1], places.shape[:-1])
         position = xp.broadcast_to(places[..., :, None], (*batch, places.shape[-1], n))
-        item = xp.broadcast_to(self.scores.places[..., None, :], position.shape)
+        item = xp.broadcast_to(self.scores.item_positions[..., None, :], position.shape)
         flat = (*batch, places.shape[-1] * n)
         log_p = self._log_entries(xp.reshape(position, flat), xp.reshape(item, flat))
         return xp.reshape(log_p, position.shape)
@@ -114,7 +117,7 @@ class _RankDistribution(OfScores, Rows):
     def log_prob(self, permutation: Array) -> Array:
         xp = self.wiring.xp
         position = arange_like(xp, self.shape[-1], self.order)
-        item = take_along(self.wiring, self.scores.places, permutation, axis=-1)
+        item = take_along(self.wiring, self.scores.item_positions, permutation, axis=-1)
         log_p = self._log_entries(xp.broadcast_to(position, item.shape), item)
         if self.valid is not None:
             log_p = xp.where(position < count_valid(xp, self.valid), log_p, 0.0)

@@ -8,10 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 from softorder import _checks
 from softorder._array import Array
-from softorder._kernels.dense import RowSoftmax, distance
-from softorder._kernels.dispatch import choose
-from softorder._kernels.operator import Operator
 from softorder._kernels.scores import SortedScores
+from softorder._kernels.spec import KernelSpec, SemiMetric, Stationary
 from softorder.relaxations.base import (
     PermutationRelaxation,
     check_temperature,
@@ -60,14 +58,11 @@ class SoftSort(PermutationRelaxation):
         check_temperature(self.tau)
         _power_or_callable(self.metric)
 
-    def operator(self, scores: SortedScores) -> Operator:
-        """Return the matrix for sorted scores of shape (..., n)."""
-        tau, metric = temperature(self.tau, scores), _power_or_callable(self.metric)
-
-        def logits(scores: SortedScores, rows: Array | None) -> Array:
-            return -distance(scores, rows, metric) / tau
-
-        return choose(RowSoftmax(scores, logits), tau, metric)
+    def weights(self, scores: SortedScores) -> KernelSpec:
+        """Return the weights exp(-d / tau)."""
+        metric = _power_or_callable(self.metric)
+        formula = SemiMetric(metric) if callable(metric) else Stationary(metric)
+        return KernelSpec(formula, temperature(self.tau, scores))
 
 
 def _power_or_callable(metric: Any) -> float | Callable[[Any, Any], Any]:

@@ -14,17 +14,16 @@ import numpy
 import tensorflow as tf
 
 from softorder._kernels.profiles import Exponentials
-from softorder._kernels.scan import (
-    chunked_scan,
-    chunked_sums_beside,
+from softorder._kernels.recurrence import gates
+from softorder._kernels.recurrence import sums_over_others as sums_by_scans
+from softorder._kernels.scan import chunked_scan, shift
+from softorder.tensorflow import _namespace as xp
+from softorder.tensorflow._flows import (
+    chunked_sums_over_others,
     gap_gradient,
-    gates,
     gates_by_step,
     offset_gradient,
-    shift,
-    sums_beside,
 )
-from softorder.tensorflow import _namespace as xp
 
 
 def scan(gate: Any, v: Any) -> Any:
@@ -53,8 +52,8 @@ def _scan_gradient(gate: Any, f: Any, g: Any) -> tuple[Any, Any]:
     return xp.sum(to_v * _conjugate(shift(xp, f)), axis=-2), to_v
 
 
-def beside(kernel: Exponentials, gap: Any, cut: Any, w: Any, offset: Any) -> Any:
-    """Return `_kernels.scan.sums_beside` of the gates of gaps (..., n), for w (..., c, n)."""
+def sums_over_others(kernel: Exponentials, gap: Any, cut: Any, w: Any, offset: Any) -> Any:
+    """Return that of `_kernels.recurrence` for the gates of gaps (..., n), and w (..., c, n)."""
     batch = numpy.broadcast_shapes(tuple(gap.shape[:-1]), tuple(w.shape[:-2]))
     rows = [gap, cut] if offset is None else [gap, cut, offset]
     gap, cut, *moved = (tf.broadcast_to(x, (*batch, x.shape[-1])) for x in rows)
@@ -64,11 +63,11 @@ def beside(kernel: Exponentials, gap: Any, cut: Any, w: Any, offset: Any) -> Any
     def sums(*arrays: Any) -> tuple[Any, Callable[[Any], Any]]:
         gap, w = (tf.stop_gradient(x) for x in arrays[:2])
         steps = gates_by_step(xp, kernel, gap, cut)
-        y, of_w = chunked_sums_beside(xp, kernel, steps, w)
+        y, of_w = chunked_sums_over_others(xp, kernel, steps, w)
 
         def to_inputs(*arrays: Any) -> list[Any]:
             # The weights are symmetric.
-            to_w, of_g = chunked_sums_beside(xp, kernel, steps, arrays[-1])
+            to_w, of_g = chunked_sums_over_others(xp, kernel, steps, arrays[-1])
             to = [gap_gradient(xp, kernel, steps, of_w, of_g, gap.shape[-1]), to_w]
             return [*to, offset_gradient(xp, kernel, of_w, arrays[-1])] if moved else to
 
@@ -77,7 +76,7 @@ def beside(kernel: Exponentials, gap: Any, cut: Any, w: Any, offset: Any) -> Any
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
                 gate = gates(xp, kernel, inputs[0], cut)
-                again = sums_beside(scan, xp, kernel, gate, *inputs[1:])
+                again = sums_by_scans(scan, xp, kernel, gate, *inputs[1:])
             return tape.gradient(again, inputs, g)
 
         return y, lambda g: _with_derivative(to_inputs, to_inputs_by_scans)(*arrays, g)

@@ -13,7 +13,7 @@ from softorder import _checks
 from softorder._array import Wiring, slices
 from softorder._kernels.scan import cumulative_logsumexp
 from softorder.tensorflow import _namespace as xp
-from softorder.tensorflow._scan import beside, scan
+from softorder.tensorflow._scan import scan, sums_over_others
 
 
 def _read(x: Any, name: str) -> Any:
@@ -126,5 +126,5 @@ TENSORFLOW = Wiring(
     fold=_fold,
     cond=tf.cond,
     scan=scan,
-    beside=beside,
+    sums_over_others=sums_over_others,
 )

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import _SingleLevelFunction
 
-from softorder._array import NativeProblem
 from softorder._extension import extension
-from softorder._kernels.native import PRODUCTS, given_arrays
+from softorder._kernels.definitions import define
+from softorder._kernels.native import hold
+from softorder._kernels.products import Call, SortedRows
 from softorder._kernels.scan import chunked_scan, shift
 from softorder.torch._tracing import is_plain, is_tracing, is_transformed
 
@@ -109,23 +110,19 @@ class NativeProducts:
 
     @staticmethod
     def product(
-        kind: str,
-        scores: Tensor,
-        values: Tensor | None,
-        scale: Tensor | float,
-        problem: NativeProblem,
+        call: Call, scores: Tensor, values: Tensor | None, scale: Tensor | float, rows: SortedRows
     ) -> Tensor:
-        """Return a product of `_kernels.native.PRODUCTS`."""
+        """Return a product; see `_array.NativeProducts`."""
         if not torch.compiler.is_compiling():
-            return _Product.apply(scores, values, scale, problem, kind)  # pyright: ignore
-        return _product_op(scores, values, *_operands(scores, scale, problem), kind)
+            return _Product.apply(scores, values, scale, rows, call)  # pyright: ignore
+        return _product_op(scores, values, *_operands(scores, scale, rows), *call.fields)
 
 
-def _operands(scores: Tensor, scale: Tensor | float, problem: NativeProblem) -> tuple[Any, ...]:
-    """Return what the custom operators are given between the values and the kind."""
+def _operands(scores: Tensor, scale: Tensor | float, rows: SortedRows) -> tuple[Any, ...]:
+    """Return what the custom operators are given between the values and the call."""
     if isinstance(scale, float):
         scale = scores.new_full((1,), scale, dtype=torch.float64)
-    return scale, problem.positions, problem.order, problem.counts, problem.power
+    return scale, rows.positions, rows.order, rows.counts
 
 
 def _view(x: Tensor | None) -> Any:
@@ -148,20 +145,18 @@ def _sort(scores: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(order), torch.from_numpy(positions)
 
 
-def _given(
-    scale: Tensor | float, positions: Tensor, order: Tensor, counts: Tensor | None, power: float
-) -> tuple[Any, ...]:
-    scales = _view(scale) if isinstance(scale, Tensor) else scale
-    arrays = (_view(positions), _view(order), _view(counts))
-    return given_arrays(*arrays, scales, power, torch.get_num_threads())
-
-
-def _views(problem: NativeProblem, scale: Tensor | float) -> tuple[Any, ...]:
-    """Return what the extension is given first; made once for a problem."""
-    p = problem
-    if p.views is None:
-        p.views = _given(scale, p.positions, p.order, p.counts, p.power)
-    return p.views
+def _hold(
+    call: Call,
+    values: Tensor | None,
+    scale: Tensor | float,
+    positions: Tensor,
+    order: Tensor,
+    counts: Tensor | None,
+    saved: Any = None,
+) -> Any:
+    scales: Any = _view(scale) if isinstance(scale, Tensor) else scale
+    rows = _view(positions), _view(order), _view(counts)
+    return hold(call, rows, scales, _view(values), saved, torch.get_num_threads())
 
 
 def _empty_like(x: Tensor) -> Tensor:
@@ -169,35 +164,27 @@ def _empty_like(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _output_shape(kind: str, scores: Tensor, values: Tensor | None) -> Sequence[int]:
-    return PRODUCTS[kind].shape(scores.shape, None if values is None else values.shape)
+def _shape_of(x: Tensor | None) -> Sequence[int] | None:
+    return None if x is None else x.shape
 
 
-def _evaluate(
-    kind: str, scores: Tensor, values: Tensor | None, given: tuple[Any, ...], kept: Any = None
-) -> Tensor:
-    shape = _output_shape(kind, scores, values)
+def _forward(held: Any, call: Call, scores: Tensor, values: Tensor | None) -> Tensor:
+    shape = call.result_shape(scores.shape, _shape_of(values))
     out = _empty_like(scores) if shape == scores.shape else scores.new_empty(shape)
-    PRODUCTS[kind].forward(given, _view(values), out.numpy(), kept)
+    held.forward(out.numpy())
     return out
 
 
-def _evaluate_backward(
-    kind: str,
-    g: Tensor,
-    wanted: Sequence[bool],
-    values: Tensor | None,
-    given: tuple[Any, ...],
-    kept: Any = None,
+def _backward(
+    held: Any, g: Tensor, wanted: Sequence[bool], shape: Sequence[int], values: Tensor | None
 ) -> list[Tensor | None]:
-    """Return the gradients of scores, values and scale (one for each row) that are wanted."""
+    """Return the gradients of scores (of a shape), values and scale (by row) that are wanted."""
     to = [
-        (_empty_like(g) if g.ndim == 2 else g.new_empty(given[0].shape)) if wanted[0] else None,
+        (_empty_like(g) if g.shape == shape else g.new_empty(shape)) if wanted[0] else None,
         g.new_empty(values.shape) if wanted[1] and values is not None else None,
         g.new_empty(g.shape[:1], dtype=torch.float64) if wanted[2] else None,
     ]
-    views = [None if t is None else t.numpy() for t in to]
-    PRODUCTS[kind].backward(given, _view(values), _view(g), *views, kept)
+    held.backward(_view(g), *[None if x is None else x.numpy() for x in to])
     return to
 
 
@@ -210,19 +197,19 @@ class _Product(_SingleLevelFunction):
         scores: Tensor,
         values: Tensor | None,
         scale: Tensor | float,
-        problem: NativeProblem,
-        kind: str,
+        rows: SortedRows,
+        call: Call,
     ) -> Tensor:
-        ctx.problem, ctx.kind = problem, kind
+        ctx.rows, ctx.call, ctx.held = rows, call, None
         ctx.number = scale if isinstance(scale, float) else None
         ctx.save_for_backward(scores, values, None if isinstance(scale, float) else scale)
-        ctx.kept = None
         if is_tracing():
-            return _product_op(scores, values, *_operands(scores, scale, problem), kind)
-        kept = PRODUCTS[kind].kept
-        if kept is not None and True in ctx.needs_input_grad:
-            ctx.kept = numpy.empty(kept(scores.shape, None if values is None else values.shape))
-        return _evaluate(kind, scores, values, _views(problem, scale), ctx.kept)
+            return _product_op(scores, values, *_operands(scores, scale, rows), *call.fields)
+        size = call.saved_size(scores.shape, _shape_of(values))
+        saved = numpy.empty(size) if size and True in ctx.needs_input_grad else None
+        arrays = rows.positions, rows.order, rows.counts
+        ctx.held = _hold(call, values, scale, *arrays, saved)
+        return _forward(ctx.held, call, scores, values)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
@@ -230,32 +217,31 @@ class _Product(_SingleLevelFunction):
         scale = ctx.number if scale is None else scale
         wanted = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled() or not is_plain(g):
-            to = _gradients_with_graph(ctx.kind, ctx.problem, (scores, values, scale), wanted, g)
+            to = _gradients_with_graph(ctx.call, ctx.rows, (scores, values, scale), wanted, g)
         elif is_tracing():
-            operands = _operands(scores, scale, ctx.problem)
-            found = _product_backward_op(g.contiguous(), values, *operands, ctx.kind)
+            operands = _operands(scores, scale, ctx.rows)
+            found = _product_backward_op(g.contiguous(), values, *operands, *ctx.call.fields)
             to = [x if want else None for x, want in zip(found, wanted, strict=True)]
         else:
-            views = _views(ctx.problem, scale)
-            to = _evaluate_backward(ctx.kind, g, wanted, values, views, ctx.kept)
+            arrays = ctx.rows.positions, ctx.rows.order, ctx.rows.counts
+            held = ctx.held or _hold(ctx.call, values, scale, *arrays)
+            to = _backward(held, g, wanted, scores.shape, values)
         return (*to, None, None)
 
 
 def _gradients_with_graph(
-    kind: str,
-    problem: NativeProblem,
-    arrays: tuple[Any, ...],
-    wanted: Sequence[bool],
-    g: Tensor,
+    call: Call, rows: SortedRows, arrays: tuple[Any, ...], wanted: Sequence[bool], g: Tensor
 ) -> list[Tensor | None]:
     """Return gradients that can be differentiated again, in any mode."""
+    from softorder.torch._wiring import TORCH
+
     # Views, so that the gradient stops here and not at a tensor that depends on another of them.
     with torch.enable_grad():
         arrays = tuple(x.view_as(x) if isinstance(x, Tensor) else x for x in arrays)
     inputs = [x for x, want in zip(arrays, wanted, strict=True) if want]
     again = torch.is_grad_enabled()
     with torch.enable_grad():
-        product = problem.recompute(kind, *arrays)
+        product = define(TORCH, call, rows.order, rows.counts, *arrays)
     found = iter(torch.autograd.grad(product, inputs, g, create_graph=again))
     return [next(found) if want else None for want in wanted]
 
@@ -281,10 +267,14 @@ def _product_op(
     positions: Tensor,
     order: Tensor,
     counts: Tensor | None,
-    power: float,
-    kind: str,
+    product: str,
+    formula: str,
+    own_scores: bool,
+    flip: bool,
 ) -> Tensor:
-    return _evaluate(kind, scores, values, _given(scale, positions, order, counts, power))
+    call = Call.of_fields(product, formula, own_scores, flip)
+    held = _hold(call, values, scale, positions, order, counts)
+    return _forward(held, call, scores, values)
 
 
 @_product_op.register_fake
@@ -295,10 +285,13 @@ def _(
     positions: Tensor,
     order: Tensor,
     counts: Tensor | None,
-    power: float,
-    kind: str,
+    product: str,
+    formula: str,
+    own_scores: bool,
+    flip: bool,
 ) -> Tensor:
-    return scores.new_empty(_output_shape(kind, scores, values))
+    call = Call.of_fields(product, formula, own_scores, flip)
+    return scores.new_empty(call.result_shape(scores.shape, _shape_of(values)))
 
 
 @torch.library.custom_op("softorder::product_backward", mutates_args=())
@@ -309,11 +302,16 @@ def _product_backward_op(
     positions: Tensor,
     order: Tensor,
     counts: Tensor | None,
-    power: float,
-    kind: str,
+    product: str,
+    formula: str,
+    own_scores: bool,
+    flip: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    every = _given(scale, positions, order, counts, power)
-    to_scores, to_values, to_scale = _evaluate_backward(kind, g, [True] * 3, values, every)
+    call = Call.of_fields(product, formula, own_scores, flip)
+    held = _hold(call, values, scale, positions, order, counts)
+    # What stands for the gradient of no values, or of indices, is empty.
+    wanted = (True, _has_gradient(values), True)
+    to_scores, to_values, to_scale = _backward(held, g, wanted, order.shape, values)
     to_values = g.new_empty(0) if to_values is None else to_values
     return to_scores, to_values, to_scale  # pyright: ignore[reportReturnType]
 
@@ -326,30 +324,36 @@ def _(
     positions: Tensor,
     order: Tensor,
     counts: Tensor | None,
-    power: float,
-    kind: str,
+    product: str,
+    formula: str,
+    own_scores: bool,
+    flip: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return (
         g.new_empty(order.shape),
-        g.new_empty(0 if values is None else values.shape),
+        g.new_empty(values.shape if values is not None and _has_gradient(values) else 0),
         g.new_empty(g.shape[:1], dtype=torch.float64),
     )
 
 
+def _has_gradient(values: Tensor | None) -> bool:
+    return values is not None and values.is_floating_point()
+
+
 def _setup_product(ctx: Any, inputs: Any, output: Any) -> None:
-    _, values, scale, positions, order, counts, ctx.power, ctx.kind = inputs
+    _, values, scale, positions, order, counts, *ctx.fields = inputs
     ctx.save_for_backward(values, scale, positions, order, counts)
 
 
 def _product_gradient(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     values, scale, *rest = ctx.saved_tensors
     to_scores, to_values, to_scale = _product_backward_op(
-        g.contiguous(), values, scale, *rest, ctx.power, ctx.kind
+        g.contiguous(), values, scale, *rest, *ctx.fields
     )
     if scale.shape[0] == 1:
         to_scale = to_scale.sum(0, keepdim=True)
-    to_values = None if values is None else to_values
-    return to_scores, to_values, to_scale, None, None, None, None, None
+    to_values = to_values if _has_gradient(values) else None
+    return to_scores, to_values, to_scale, *[None] * (len(rest) + len(ctx.fields))
 
 
 _product_op.register_autograd(_product_gradient, setup_context=_setup_product)

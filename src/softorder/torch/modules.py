@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import softorder
 from softorder import _checks
-from softorder._kernels.operator import Operator
 from softorder._kernels.scores import SortedScores
+from softorder._kernels.spec import KernelSpec
 from softorder._permutation import SoftPermutation
 from softorder.relaxations.base import PermutationRelaxation
 from softorder.relaxations.softsort import Metric
@@ -88,8 +88,8 @@ class _Learned(PermutationRelaxation):
     log_tau: Tensor
     metric: Any
 
-    def operator(self, scores: SortedScores) -> Operator:
-        return softorder.SoftSort(self.log_tau.exp(), self.metric).operator(scores)
+    def weights(self, scores: SortedScores) -> KernelSpec:
+        return softorder.SoftSort(self.log_tau.exp(), self.metric).weights(scores)
 
 
 class PowerMetric(nn.Module):

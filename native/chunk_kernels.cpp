@@ -1,5 +1,5 @@
 // The recurrences, for one instruction set: SOFTORDER_ARCH names it (see CMakeLists.txt).
-#include "block_kernels.hpp"
+#include "chunk_kernels.hpp"
 
 #include <type_traits>
 
@@ -131,8 +131,8 @@ struct Complex {
         const Vector decay_im = Vector::load(terms.decay_im);
         for (int64_t i = 0; i < length; ++i) {
             // What would cross a wider gap is below the rounding errors: nothing does, so that
-            // points far from all others feel no noise. (Also GAUSSIAN.reach in Python.)
-            const bool open = gap[i] <= 6.5;
+            // points far from all others feel no noise.
+            const bool open = gap[i] <= terms.reach;
             const double u = open ? gap[i] : 0.0;
             Vector cosine, sine;
             cos_sin(u * decay_im, cosine, sine);
@@ -273,7 +273,7 @@ void sum(const Terms& terms, const double* gate, int64_t length, const double* i
     run(kernel, gate, length, input, stride, channels, left, right, sums);
 }
 
-// The states of all channels, with first moments of the first ones, moving through a block.
+// The states of all channels, with first moments of the first ones, moving through a chunk.
 // `carry` is memory for them; `Features` known to the compiler stay in registers instead.
 template <class Kernel, int Features, bool Moments>
 struct Bank {
@@ -418,16 +418,16 @@ double differentiate(const Terms& terms, const double* gate, const double* gap, 
 }
 
 template <class Kernel>
-constexpr BlockKernels table() {
+constexpr ChunkKernels table() {
     return {Kernel::width, Kernel::gates, aggregate<Kernel>, sum<Kernel>, differentiate<Kernel>};
 }
 
 }  // namespace
 
-extern const BlockKernels real_kernels;
-extern const BlockKernels complex_kernels;
-const BlockKernels real_kernels = table<Real>();
-const BlockKernels complex_kernels = table<Complex>();
+extern const ChunkKernels real_kernels;
+extern const ChunkKernels complex_kernels;
+const ChunkKernels real_kernels = table<Real>();
+const ChunkKernels complex_kernels = table<Complex>();
 
 }  // namespace SOFTORDER_ARCH
 }  // namespace softorder
