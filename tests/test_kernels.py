@@ -924,10 +924,10 @@ def operator_samples():
         items = order.flip(-1)
         yield ops.product, (x, None, *given, *own)
         yield ops.product_backward, (x.detach(), None, *fixed, *own)
-        yield ops.product, (x, items, *given, Call(log_prob, formula).fields)
+        yield ops.product, (x, items, *given, *Call(log_prob, formula).fields)
         yield (
             ops.product_backward,
-            (x[:, 0].detach(), items, *fixed, Call(log_prob, formula).fields),
+            (x[:, 0].detach(), items, *fixed, *Call(log_prob, formula).fields),
         )
         for product in (apply, transposed):
             call = Call(product, formula).fields

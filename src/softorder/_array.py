@@ -40,7 +40,7 @@ class NativeProducts(Protocol):
             scores: (rows, n), for their gradient; the kernel reads the sorted ones.
             values: What the product is applied to, flat; None for the scores themselves.
             scale: A number, or (rows,) of float64, which may receive a gradient.
-            rows: A `_kernels.products.SortedRows`.
+            rows: A `_kernels.scores.SortedRows`.
         """
         ...
 

@@ -121,7 +121,7 @@ def sort(
     if not hasattr(relaxation, "permutation"):
         raise TypeError(_not_offered(relaxation, "sorted values", ["sort", "permutation"]))
     P = _permutation(relaxation, x, dim, mask)
-    return (P if descending else P.flip()).sort_scores()
+    return P.sort_scores(flip=not descending)
 
 
 def _sort_by(

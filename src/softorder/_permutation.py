@@ -287,10 +287,13 @@ class SoftPermutation(_MatrixLike):
             return y
         return self._operator.wiring.xp.squeeze(y, axis=_checks.check_dim(dim, x.ndim))
 
-    def sort_scores(self) -> Array:
+    def sort_scores(self, *, flip: bool = False) -> Array:
         """Return the scores themselves, softly sorted along their own `dim`: P s.
 
         The same as `P.apply(scores, dim)`, in fewer steps. `P.sorted` is the exact sort.
+
+        Args:
+            flip: Put the positions in the opposite order, as `P.flip().sort_scores()` does.
 
         Example:
             >>> import numpy as np
@@ -298,8 +301,10 @@ class SoftPermutation(_MatrixLike):
             >>> so.SoftSort(0.1)(np.array([2.0, 5.0, 4.0])).sort_scores()
             array([4.9999546 , 4.00004539, 2.        ])
         """
-        y = self._use().sort_scores()
-        return self.apply(self._scores, self._dim) if y is None else self._along_dim(self._cast(y))
+        y = self._use().sort_scores(flip=flip)
+        if y is None:
+            return (self.flip() if flip else self).apply(self._scores, self._dim)
+        return self._along_dim(self._cast(y))
 
     def matrix(self) -> Array:
         """Build the dense matrix, (..., n, n): positions and items are the last two dimensions."""

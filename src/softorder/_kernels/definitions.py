@@ -25,7 +25,7 @@ def define(
     Args:
         wiring: The framework of the arrays.
         call: Which product.
-        order: As in `SortedRows`.
+        order: As in `scores.SortedRows`.
         counts: Likewise.
         scores: (rows, n).
         values: See `DEFINITIONS`; passed over if the call has `own_scores`.

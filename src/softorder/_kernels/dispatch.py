@@ -33,7 +33,9 @@ def dispatch(spec: Spec, scores: SortedScores) -> Operator:
     """
     if isinstance(spec, Explicit):
         return spec.operator(scores)
-    name = chosen_kernel() or automatic(spec, scores)
+    name = chosen_kernel()
+    if name is None:
+        return _build(automatic(spec, scores), spec, scores)
     if not serves(name, spec, scores):
         raise _refusal(name, spec, scores)
     return _build(name, spec, scores)

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy
 
-from softorder._array import Array, as_rows, broadcast_shapes, cast, count_valid, take_along
+from softorder._array import Array, as_rows, broadcast_shapes, cast, take_along
 from softorder._extension import extension
-from softorder._kernels.cache import Cache
 from softorder._kernels.operator import ScoresOperator
-from softorder._kernels.products import Call, Product, SortedRows
-from softorder._kernels.scores import SortedScores
+from softorder._kernels.products import Call, Product
+from softorder._kernels.scores import SortedRows, SortedScores
 from softorder._kernels.spec import KernelSpec
 from softorder._kernels.tiled import rows_of_a_tile
 
@@ -42,7 +41,6 @@ class Native(ScoresOperator):
         self.formula = spec.formula
         self.scale = spec.formula.scale(spec.tau, scores.wiring.xp)
         self._in_arrays = in_arrays
-        self._cache = Cache(scores.wiring)
 
     def log_rows(self, rows: Array | None = None) -> Array:
         return self._in_arrays().log_rows(rows)
@@ -88,7 +86,7 @@ class Native(ScoresOperator):
     def _serves(self, values: Array | None = None) -> bool:
         """Tell whether the kernel can read these arrays, and its derivatives will do."""
         scores = self.scores
-        if scores.constant_positions is None:
+        if scores.native_rows is None:
             return False
         return self.wiring.is_plain(scores.scores, values, self.scale)
 
@@ -107,21 +105,21 @@ class Native(ScoresOperator):
 
     def _call(self, call: Call, values: Any, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return a product of flat arrays, for scores broadcast to `shape`."""
-        xp = self.wiring.xp
-        flat = as_rows(xp, cast(xp, self.scores.scores, dtype), shape)
-        if shape == self.shape and dtype == self.scores.dtype:
-            rows = self._cache.constant("rows", lambda: self._flatten(shape, dtype))
-        else:
-            rows = self._flatten(shape, dtype)
+        xp, scores = self.wiring.xp, self.scores
+        rows = scores.native_rows
+        if shape != scores.shape or dtype != scores.dtype:
+            rows = self._broadcast_rows(shape, dtype)
+        flat = as_rows(xp, cast(xp, scores.scores, dtype), shape)
         return self.wiring.native.product(call, flat, values, self._flat_scale(shape), rows)
 
-    def _flatten(self, shape: tuple[int, ...], dtype: Any) -> SortedRows:
+    def _broadcast_rows(self, shape: tuple[int, ...], dtype: Any) -> SortedRows:
         xp, scores = self.wiring.xp, self.scores
-        counts = None
-        if scores.valid is not None:
-            counts = xp.broadcast_to(count_valid(xp, scores.valid)[..., 0], shape[:-1])
-            counts = xp.reshape(counts, (-1,))
-        positions = cast(xp, scores.constant_positions, dtype)
+        rows: Any = scores.native_rows
+        positions = xp.reshape(cast(xp, rows.positions, dtype), scores.shape)
+        counts = rows.counts
+        if counts is not None:
+            counts = xp.reshape(counts, (*scores.shape[:-1], 1))
+            counts = as_rows(xp, counts, (*shape[:-1], 1))[..., 0]
         return SortedRows(as_rows(xp, positions, shape), as_rows(xp, scores.order, shape), counts)
 
     def _flat_scale(self, shape: tuple[int, ...]) -> Any:

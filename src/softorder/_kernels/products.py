@@ -94,18 +94,3 @@ class Call:
             "flip": self.flip,
             "threads": threads,
         }
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SortedRows:
-    """The arrays of a call that have no gradient.
-
-    Attributes:
-        positions: (rows, n) sorted scores, infinities in place, 0 where masked.
-        order: (rows, n) item at each position.
-        counts: (rows,) number of valid items; None if all are.
-    """
-
-    positions: Array
-    order: Array
-    counts: Array | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from softorder._array import (
@@ -36,19 +37,35 @@ def sort_scores(wiring: Wiring, scores: Array, valid: Array | None) -> SortedSco
     scores = widen(wiring.xp, scores)
     if not _native_sorts(wiring, scores):
         return SortedScores(wiring, scores, valid, _descending(wiring, scores, valid))
-    shape = tuple(scores.shape)
-    flat = as_rows(wiring.xp, scores, shape)
-    flat_valid = None if valid is None else as_rows(wiring.xp, valid, shape)
-    order, positions = wiring.native.sort(flat, flat_valid)
-    if len(shape) != 2:
-        order, positions = (wiring.xp.reshape(x, shape) for x in (order, positions))
-    return SortedScores(wiring, scores, valid, order, positions)
+    xp, shape, flat_valid, counts = wiring.xp, tuple(scores.shape), None, None
+    if valid is not None:
+        flat_valid = as_rows(xp, valid, shape)
+        counts = count_valid(xp, flat_valid)[..., 0]
+    order, positions = wiring.native.sort(as_rows(xp, scores, shape), flat_valid)
+    rows = SortedRows(positions, order, counts)
+    order = order if len(shape) == 2 else xp.reshape(order, shape)
+    return SortedScores(wiring, scores, valid, order, rows)
 
 
 def _native_sorts(wiring: Wiring, scores: Array) -> bool:
     if not is_built() or wiring.native is None or chosen_kernel() not in (None, "native"):
         return False
     return wiring.is_on_cpu(scores) and wiring.is_plain(scores)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SortedRows:
+    """What the native kernel is given of sorted scores: arrays without gradient.
+
+    Attributes:
+        positions: (rows, n) sorted scores, infinities in place, 0 where masked.
+        order: (rows, n) item at each position.
+        counts: (rows,) number of valid items; None if all are.
+    """
+
+    positions: Array
+    order: Array
+    counts: Array | None
 
 
 class SortedScores:
@@ -61,8 +78,7 @@ class SortedScores:
         scores: The scores as they came, half types widened.
         valid: Which items take part; None if all do.
         order: Index of the item at each position. Stable at ties; masked items last.
-        constant_positions: The sorted scores without gradient, infinities in place, 0 where masked;
-            None if the native kernel did not sort them.
+        native_rows: The same as flat arrays; None if the native kernel did not sort them.
         shape: Of the scores, (..., n).
         dtype: Of the scores.
         device: Of the scores.
@@ -74,14 +90,14 @@ class SortedScores:
         scores: Array,
         valid: Array | None,
         order: Array,
-        constant_positions: Array | None = None,
+        native_rows: SortedRows | None = None,
     ) -> None:
         """Hold scores whose order is known; see the attributes."""
         self.wiring = wiring
         self.scores = scores
         self.valid = valid
         self.order = order
-        self.constant_positions = constant_positions
+        self.native_rows = native_rows
         self.shape = tuple(scores.shape)
         self.dtype = scores.dtype
         self._cache = Cache(wiring)

@@ -26,8 +26,8 @@ from jax.interpreters import ad, batching, mlir
 from softorder._config import config
 from softorder._extension import extension
 from softorder._kernels.definitions import define
-from softorder._kernels.products import Call, SortedRows
-from softorder._kernels.scores import sort_scores
+from softorder._kernels.products import Call
+from softorder._kernels.scores import SortedRows, sort_scores
 from softorder.jax import _native
 from softorder.jax._namespace import xp
 from softorder.jax._varying import result_type, vary_alike

@@ -9,7 +9,8 @@ import numpy
 
 from softorder._extension import cpu_threads, extension
 from softorder._kernels.native import hold
-from softorder._kernels.products import Call, SortedRows
+from softorder._kernels.products import Call
+from softorder._kernels.scores import SortedRows
 from softorder.numpy._rules import jointly
 from softorder.numpy._tape import value_of
 

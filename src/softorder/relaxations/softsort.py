@@ -8,8 +8,9 @@ from typing import Any, Literal, TypeAlias
 
 from softorder import _checks
 from softorder._array import Array
+from softorder._kernels.formulas import ABS, SQUARE
 from softorder._kernels.scores import SortedScores
-from softorder._kernels.spec import KernelSpec, SemiMetric, Stationary
+from softorder._kernels.spec import Formula, KernelSpec, SemiMetric, Stationary
 from softorder.relaxations.base import (
     PermutationRelaxation,
     check_temperature,
@@ -19,7 +20,7 @@ from softorder.relaxations.base import (
 Metric: TypeAlias = Literal["abs", "square"] | float | Callable[[Any, Any], Any]
 """A semi-metric: a name, the power p of |a - b|^p, or a function of two arrays of one shape."""
 
-_POWERS = {"abs": 1.0, "square": 2.0}
+_NAMED = {"abs": ABS, "square": SQUARE}
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,25 +57,25 @@ class SoftSort(PermutationRelaxation):
     def __post_init__(self) -> None:
         """Check what can be checked without scores."""
         check_temperature(self.tau)
-        _power_or_callable(self.metric)
+        _formula(self.metric)
 
     def weights(self, scores: SortedScores) -> KernelSpec:
         """Return the weights exp(-d / tau)."""
-        metric = _power_or_callable(self.metric)
-        formula = SemiMetric(metric) if callable(metric) else Stationary(metric)
-        return KernelSpec(formula, temperature(self.tau, scores))
+        return KernelSpec(_formula(self.metric), temperature(self.tau, scores))
 
 
-def _power_or_callable(metric: Any) -> float | Callable[[Any, Any], Any]:
-    if callable(metric):
-        return metric
+def _formula(metric: Any) -> Formula:
     if isinstance(metric, str):
         return _checks.check_choice(
             metric,
-            _POWERS,
+            _NAMED,
             "metric",
             "Pass one of these, a power p > 0 for |a - b|^p, or a callable d(a, b).",
         )
-    return _checks.check_positive_number(
-        metric, "metric", 'Pass "abs", "square", a power p > 0, or a callable d(a, b).'
+    if callable(metric):
+        return SemiMetric(metric)
+    return Stationary(
+        _checks.check_positive_number(
+            metric, "metric", 'Pass "abs", "square", a power p > 0, or a callable d(a, b).'
+        )
     )

@@ -22,8 +22,9 @@ from torch.autograd.function import _SingleLevelFunction
 from softorder._extension import extension
 from softorder._kernels.definitions import define
 from softorder._kernels.native import hold
-from softorder._kernels.products import Call, SortedRows
+from softorder._kernels.products import Call
 from softorder._kernels.scan import chunked_scan, shift
+from softorder._kernels.scores import SortedRows
 from softorder.torch._tracing import is_plain, is_tracing, is_transformed
 
 # torch.concat, which is torch.cat, lacks the rule for a batch of gradients (is_grads_batched).
@@ -132,8 +133,6 @@ def _view(x: Tensor | None) -> Any:
     # Asking first is quicker than what would do nothing.
     if x.requires_grad:
         x = x.detach()
-    if x._is_zerotensor():  # a gradient that autograd knows to be zero, without memory
-        x = x.clone()
     return x.numpy() if x.is_contiguous() else x.contiguous().numpy()
 
 
@@ -184,6 +183,8 @@ def _backward(
         g.new_empty(values.shape) if wanted[1] and values is not None else None,
         g.new_empty(g.shape[:1], dtype=torch.float64) if wanted[2] else None,
     ]
+    if g._is_zerotensor():  # a gradient that autograd knows to be zero, without memory
+        g = g.clone()
     held.backward(_view(g), *[None if x is None else x.numpy() for x in to])
     return to
 
