@@ -184,7 +184,7 @@ void for_each_block(const Rows<Float>& rows, double smallest, int64_t planes, co
     for_each_row<Scratch>(
         rows, fewest < 0.5, minimum,
         [&](int64_t row, const Blocks& blocks, double scale, int threads, Scratch& memory) {
-            blank(row, blocks.spoiled ? std::numeric_limits<double>::quiet_NaN() : 0.0);
+            blank(row, blocks.blank());
             for (int r = 0; r < blocks.number; ++r) {
                 BandBlock<Float> block(rows.sorted + row * rows.n, blocks.block[r], scale, smallest,
                                    threads, positions, memory);

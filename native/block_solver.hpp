@@ -123,10 +123,9 @@ class BlockSolver {
             const int64_t at = b * chunk_size_, size = std::min(chunk_size_, length_ - at);
             double* chunk_gate = gate ? gate + at * kernels_.width
                                       : scratch.gate.get(chunk_size_ * kernels_.width);
-            return Chunk{block_.begin + at,      size,
-                         gap + at,             chunk_gate,
-                         input + at * stride,  left + b * states,
-                         right + b * states,   scratch};
+            return Chunk{block_.begin + at,   size,
+                         gap + at,            chunk_gate,
+                         input + at * stride, left + b * states, right + b * states, scratch};
         };
         const auto prepare = [&](const Chunk& chunk) {
             if (!has_gaps_) write_gaps(chunk);
@@ -141,8 +140,7 @@ class BlockSolver {
             std::fill(left, left + states, 0.0);
             std::fill(right, right + states, 0.0);
             has_gaps_ = true;
-            visit(chunk);
-            return;
+            return visit(chunk);
         }
         const auto each_chunk = [&](const auto& work) {
             for_each_range(threads_, chunks_, kWorthAThread / kChunk, [&](int64_t b0, int64_t b1) {

@@ -157,7 +157,7 @@ template <class Float, class Cost>
 void cost(const Rows<Float>& rows, const Permutations& permutations, Float* out) {
     const auto one = [&](int64_t row, double scale, const Blocks& blocks, const auto& position) {
         Float* to = out + row * rows.n;
-        fill_with(to, rows.n, blocks.spoiled ? std::numeric_limits<double>::quiet_NaN() : 0.0);
+        fill_with(to, rows.n, blocks.blank());
         for (int r = 0; r < blocks.number; ++r) {
             const Block& block = blocks.block[r];
             const int64_t begin = block.begin, length = block.tied ? 0 : block.end - begin;
@@ -181,7 +181,7 @@ void cost_backward(const Rows<Float>& rows, const Permutations& permutations, co
                    const Gradients<Float>& to) {
     const int64_t n = rows.n;
     const auto one = [&](int64_t row, double scale, const Blocks& blocks, const auto& position) {
-        if (blocks.spoiled) {
+        if (blocks.has_nan) {
             fill_gradients(to, row, n, 0, std::numeric_limits<double>::quiet_NaN());
             return;
         }

@@ -44,7 +44,10 @@ struct Block {
 struct Blocks {
     Block block[3];
     int number = 0;
-    bool spoiled = false;  // by a NaN: everything in this row is NaN
+    bool has_nan = false;  // then everything in this row is NaN
+
+    // What results hold where no block is.
+    double blank() const { return has_nan ? std::numeric_limits<double>::quiet_NaN() : 0.0; }
 
     void add(int64_t begin, int64_t end, bool tied) {
         if (begin < end) block[number++] = {begin, end, tied};
@@ -55,8 +58,8 @@ template <class Float>
 Blocks find_blocks(const Float* sorted, int64_t count, double scale) {
     Blocks blocks;
     // Not `scale <= 0`: a NaN must not pass.
-    blocks.spoiled = count > 0 && (std::isnan(sorted[0]) || !(scale > 0));
-    if (blocks.spoiled) return blocks;
+    blocks.has_nan = count > 0 && (std::isnan(sorted[0]) || !(scale > 0));
+    if (blocks.has_nan) return blocks;
     int64_t first = 0, last = count;
     while (first < count && sorted[first] == std::numeric_limits<Float>::infinity()) ++first;
     while (last > first && sorted[last - 1] == -std::numeric_limits<Float>::infinity()) --last;

@@ -48,6 +48,29 @@ struct Bounds {
     }
 };
 
+// The bounds of each feature of a block, whose values at a position are from(position); none are
+// needed, and none returned, where no terms cancel.
+template <class From>
+std::vector<Bounds> find_bounds(const Terms& terms, Block block, int64_t f, const From& from) {
+    std::vector<Bounds> bounds(terms.count > 1 ? static_cast<size_t>(f) : 0);
+    for (int64_t i = block.begin; !bounds.empty() && i < block.end; ++i) {
+        const auto* values = from(i);
+        for (int64_t c = 0; c < f; ++c) bounds[static_cast<size_t>(c)].add(finite_or_zero(values[c]));
+    }
+    return bounds;
+}
+
+// Writes f values, times `weight`, as the channels that `with_ends` reads: their finite parts, and
+// where they are infinite, upwards and downwards.
+template <class Float>
+void split_ends(const Float* values, int64_t f, double weight, double* input) {
+    for (int64_t c = 0; c < f; ++c) {
+        input[c] = finite_or_zero(values[c]) * weight;
+        input[f + c] = std::isinf(values[c]) && values[c] > 0 ? weight : 0.0;
+        input[2 * f + c] = std::isinf(values[c]) && values[c] < 0 ? weight : 0.0;
+    }
+}
+
 // y = P v by position, and log Z, which may be null. v is by item; null for the scores themselves, or
 // without features. Nothing is saved for the derivatives.
 template <class Float, int Features>
@@ -60,10 +83,9 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
                            Workspace& memory) {
         Float* y_row = y + row * n * f;
         Float* z_row = log_z ? log_z + row * n : nullptr;
-        const double blank = blocks.spoiled ? std::numeric_limits<double>::quiet_NaN() : 0.0;
         const int64_t done = blocks.number ? blocks.block[blocks.number - 1].end : 0;
-        fill_with(y_row + done * f, (n - done) * f, blank);
-        if (z_row) fill_with(z_row + done, n - done, blank);
+        fill_with(y_row + done * f, (n - done) * f, blocks.blank());
+        if (z_row) fill_with(z_row + done, n - done, blocks.blank());
         for (int r = 0; r < blocks.number; ++r) {
             const Block block = blocks.block[r];
             if (own && block.tied) {
@@ -73,27 +95,19 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
             }
             BlockSolver<Float> solver(rows.sorted + row * n, block, scale, rows.terms, threads,
                                     memory);
-            std::vector<Bounds> bounds(rows.terms.count > 1 ? static_cast<size_t>(f) : 0);
-            for (int64_t i = block.begin; !bounds.empty() && i < block.end; ++i) {
-                const Float* from = values_at<Features>(rows, v, row, i);
-                for (int64_t c = 0; c < f; ++c) bounds[c].add(finite_or_zero(from[c]));
-            }
+            const auto at = [&](int64_t i) { return values_at<Features>(rows, v, row, i); };
+            const std::vector<Bounds> bounds = find_bounds(rows.terms, block, f, at);
             const auto fill = [&](int64_t begin, int64_t size, double* input) {
                 if (parts == 1) {
                     for (int64_t i = 0; i < size; ++i, input += f + 1) {
-                        const Float* from = values_at<Features>(rows, v, row, begin + i);
+                        const Float* from = at(begin + i);
                         for (int64_t c = 0; c < f; ++c) input[c] = static_cast<double>(from[c]);
                         input[f] = 1;
                     }
                     return;
                 }
                 for (int64_t i = 0; i < size; ++i, input += channels) {
-                    const Float* from = values_at<Features>(rows, v, row, begin + i);
-                    for (int64_t c = 0; c < f; ++c) {
-                        input[c] = finite_or_zero(from[c]);
-                        input[f + c] = std::isinf(from[c]) && from[c] > 0;
-                        input[2 * f + c] = std::isinf(from[c]) && from[c] < 0;
-                    }
+                    split_ends(at(begin + i), f, 1, input);
                     input[channels - 1] = 1;
                 }
             };
@@ -173,6 +187,31 @@ inline void share_among_ties(int64_t size, int64_t channels, double unit, const 
     for (int64_t i = 0; i < size; ++i) force[i] += unit * (mean - of_row[i * channels]);
 }
 
+// Where the first group of ties at or after a position begins, which is the position itself unless it
+// is inside one: a range of positions has the groups that begin in it.
+template <class Float>
+int64_t next_group(const Float* sorted, Block block, int64_t at) {
+    while (at > block.begin && at < block.end && sorted[at] == sorted[at - 1]) ++at;
+    return at;
+}
+
+// Gives each group of ties among the positions b to e of a block the mean of the force over all orders
+// of its scores. `inputs` are those of the block, as BlockSolver::derivatives left them.
+template <int Features, class Float>
+void average_over_orders(const Rows<Float>& rows, const Float* sorted, Block block, int64_t b,
+                         int64_t e, double* inputs, double unit, double* force) {
+    const int64_t f = features_of<Features>(rows), channels = 2 * f + 2;
+    std::vector<double> scratch(Features ? 0 : 4 * static_cast<size_t>(f));
+    for_each_tie(sorted, b, e, [&](int64_t first, int64_t last) {
+        double* group = inputs + (first - block.begin) * channels;
+        if (rows.terms.count == 1) {
+            exchange_tied_slopes<Features>(last - first, f, group, unit, scratch.data(),
+                                           force + first);
+        }
+        share_among_ties(last - first, channels, unit, group + f, force + first);
+    });
+}
+
 // The derivatives of a product for every row. The first stage has the channels p, which
 // read(row, position, p) gives, and 1; from their sums, middle(row, position, sums, s)
 // computes s and q. The second stage has all of them; what spread_to(row, position, K s) returns is
@@ -184,14 +223,13 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, bool sym
     const int64_t n = rows.n, f = features_of<Features>(rows);
     for_each_row(rows, [&](int64_t row, const Blocks& blocks, double scale, int threads,
                            Workspace& memory) {
-        fill_gradients(to, row, n, f, blocks.spoiled ? std::numeric_limits<double>::quiet_NaN() : 0.0);
+        fill_gradients(to, row, n, f, blocks.blank());
         const Float* sorted = rows.sorted + row * n;
         const int64_t* order = rows.order + row * n;
         double* force = memory.force.get(n);
         for (int r = 0; r < blocks.number; ++r) {
             const Block block = blocks.block[r];
-            BlockSolver<Float> solver(sorted, block, scale, rows.terms, threads,
-                                    memory);
+            BlockSolver<Float> solver(sorted, block, scale, rows.terms, threads, memory);
             // The inputs of the second stage; the first uses p and 1 of them, and writes the rest.
             const int channels = static_cast<int>(2 * f + 2);
             const auto fill = [&](int64_t begin, int64_t size, double* input) {
@@ -220,25 +258,13 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, bool sym
             if (to.scale && !block.tied) to.scale[row] += moment;
             if (!to.scores || block.tied) continue;
             for_each_range(threads, block.end - block.begin, kUncut, [&](int64_t b, int64_t e) {
-                // A group of ties belongs to the range that it begins in.
-                b += block.begin, e += block.begin;
-                while (b > block.begin && b < e && sorted[b] == sorted[b - 1]) ++b;
-                while (b < e && e < block.end && sorted[e] == sorted[e - 1]) ++e;
-                const size_t room = ties && !symmetric && !Features ? 4 * static_cast<size_t>(f) : 0;
-                std::vector<double> scratch(room);
-                const auto share = [&](int64_t first, int64_t last) {
-                    const int64_t size = last - first;
-                    double* inputs = solver.inputs() + (first - block.begin) * channels;
-                    if (rows.terms.count == 1) {
-                        exchange_tied_slopes<Features>(size, f, inputs, unit, scratch.data(),
-                                                       force + first);
-                    }
-                    share_among_ties(size, channels, unit, inputs + f, force + first);
-                };
+                b = next_group(sorted, block, block.begin + b);
+                e = next_group(sorted, block, block.begin + e);
                 if (ties && symmetric) {
                     average_ties(sorted, b, e, force);
                 } else if (ties) {
-                    for_each_tie(sorted, b, e, share);
+                    average_over_orders<Features>(rows, sorted, block, b, e, solver.inputs(), unit,
+                                                  force);
                 }
                 for (int64_t i = b; i < e; ++i) {
                     to.scores[row * n + order[i]] = static_cast<Float>(force[i]);
@@ -292,9 +318,8 @@ void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
     const int channels = static_cast<int>(f * parts);
     for_each_row(rows, [&](int64_t row, const Blocks& blocks, double scale, int threads,
                            Workspace& memory) {
-        const double blank = blocks.spoiled ? std::numeric_limits<double>::quiet_NaN() : 0.0;
         Float* w_row = w + row * n * f;
-        fill_with(w_row, n * f, blank);
+        fill_with(w_row, n * f, blocks.blank());
         for (int r = 0; r < blocks.number; ++r) {
             const Block block = blocks.block[r];
             BlockSolver<Float> solver(rows.sorted + row * n, block, scale, rows.terms, threads,
@@ -307,21 +332,17 @@ void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
                                         const double*) {
                 std::copy(sums, sums + size, z + (begin - block.begin));
             });
-            std::vector<Bounds> bounds(rows.terms.count > 1 ? static_cast<size_t>(f) : 0);
-            for (int64_t i = block.begin; !bounds.empty() && i < block.end; ++i) {
-                const Float* from = u + (row * n + i) * f;
-                for (int64_t c = 0; c < f; ++c) bounds[c].add(finite_or_zero(from[c]));
-            }
+            const auto at = [&](int64_t i) { return u + (row * n + i) * f; };
+            const std::vector<Bounds> bounds = find_bounds(rows.terms, block, f, at);
             const auto fill = [&](int64_t begin, int64_t size, double* input) {
                 for (int64_t i = 0; i < size; ++i, input += channels) {
-                    const Float* from = u + (row * n + begin + i) * f;
+                    const Float* from = at(begin + i);
                     const double share = 1 / z[begin - block.begin + i];
-                    for (int64_t c = 0; c < f; ++c) {
-                        input[c] = finite_or_zero(from[c]) * share;
-                        if (parts == 1) continue;
-                        input[f + c] = std::isinf(from[c]) && from[c] > 0 ? share : 0.0;
-                        input[2 * f + c] = std::isinf(from[c]) && from[c] < 0 ? share : 0.0;
+                    if (parts == 3) {
+                        split_ends(from, f, share, input);
+                        continue;
                     }
+                    for (int64_t c = 0; c < f; ++c) input[c] = finite_or_zero(from[c]) * share;
                 }
             };
             solver.sums(channels, channels, fill, [&](int64_t begin, int64_t size,

@@ -24,7 +24,8 @@ import tie_oracle
 from frameworks import framework, is_installed
 from fuzz_cases import FAMILIES, OF_VALUES, draw, finite_rows, orders_of, spread_of
 from fuzz_limits import has_uncertain_order, least_deviation, tolerance
-from softorder._kernels import native, tiled
+from softorder import _extension
+from softorder._kernels import tiled
 from tolerances import GRADIENTS, as_numpy
 
 # The oracle takes all orders of one vector: more would take seconds.
@@ -114,7 +115,7 @@ def check_engines(case, g, expected):
     """Every kernel that serves, with the first of them."""
     engines = FAMILIES[case.family].engines
     for kernel in engines[1:] if case.n < 1000 else ("native",):
-        if kernel != "native" or (native.extension is not None):
+        if kernel != "native" or (_extension.extension is not None):
             with so.config(kernel=kernel):
                 compare(case, f"{kernel} against {engines[0]}", with_torch(case, g), expected)
 

@@ -6,7 +6,7 @@ import pkgutil
 
 import numpy
 
-from softorder import _permutation, _plackett_luce
+from softorder import _extension, _permutation, _plackett_luce
 from softorder._array import take_along
 from softorder._extension import extension
 from softorder._kernels import (
@@ -14,7 +14,6 @@ from softorder._kernels import (
     distances,
     doubly_stochastic,
     isotonic,
-    native,
     neuralsort,
     pairwise,
     recurrence,
@@ -92,14 +91,14 @@ def _native(formula, call, output):
     """Scale what a native product writes to one of its outputs."""
 
     def perturb():
-        original = native.hold
+        original = _extension.hold
 
         def changed(which, *args):
             held = original(which, *args)
             wanted = (formula, *call) == (type(which.formula), which.product, which.own_scores)
             return _Scaled(held, output) if wanted else held
 
-        for module in (native, _autograd, _numpy_native):
+        for module in (_extension, _autograd, _numpy_native):
             module.hold = changed
 
     return perturb

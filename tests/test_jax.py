@@ -14,7 +14,8 @@ import pytest
 import frameworks
 import softorder as so
 import softorder.jax as sj
-from softorder._kernels import dispatch, native, tiled
+from softorder import _extension
+from softorder._kernels import dispatch, tiled
 from tolerances import FINITE_DIFFERENCES, GRADIENTS, SQUARE_VALUES, VALUES, assert_close
 
 frameworks.framework("jax")  # sets it up
@@ -30,7 +31,7 @@ HOWS = {
 }
 every_how = pytest.mark.parametrize("how", HOWS.values(), ids=HOWS)
 needs_native = pytest.mark.skipif(
-    native.extension is None, reason="the native kernel was not built"
+    _extension.extension is None, reason="the native kernel was not built"
 )
 
 

@@ -26,7 +26,7 @@ import softorder as so
 import softorder.torch._autograd
 from forks import is_true_in_a_forked_child, needs_fork, passes_in_a_fresh_process
 from softorder import _extension
-from softorder._kernels import dispatch, native, tiled
+from softorder._kernels import dispatch, tiled
 from softorder._kernels.formulas import ABS, NEURALSORT, SQUARE
 from softorder._kernels.products import Call, Product
 from softorder._kernels.profiles import GAUSSIAN, LAPLACE
@@ -35,7 +35,7 @@ from softorder._kernels.scan import chunked_scan
 from softorder.tensorflow._flows import chunked_sums_over_others, gap_gradient, gates_by_step
 from tolerances import FINITE_DIFFERENCES, as_numpy, assert_close, gradcheck, gradgradcheck
 
-needs_native = pytest.mark.skipif(native.extension is None, reason="no native kernel")
+needs_native = pytest.mark.skipif(_extension.extension is None, reason="no native kernel")
 FAST = [pytest.param("native", marks=needs_native), "portable"]
 KERNELS = [*FAST, "tiled", "dense"]
 METRICS = {"abs": 1.0, "square": 2.0}
@@ -944,7 +944,7 @@ def operator_samples():
     [pytest.param(*sample, id=f"{i}-{sample[0]}") for i, sample in enumerate(operator_samples())],
 )
 def test_the_custom_operators_are_good_citizens(operator, given):
-    if operator is not torch.ops.softorder.scan and native.extension is None:
+    if operator is not torch.ops.softorder.scan and _extension.extension is None:
         pytest.skip("no native kernel")
     torch.library.opcheck(operator.default, given)
 
@@ -1179,7 +1179,7 @@ def test_left_alone_the_choice_is_automatic():
     def kernel(x, metric="abs"):
         return type(so.SoftSort(0.1, metric)(x)._operator).__name__
 
-    on_cpu = "Native" if native.extension is not None else "Dense"
+    on_cpu = "Native" if _extension.extension is not None else "Dense"
     assert kernel(torch.randn(3)) == on_cpu
     assert kernel(torch.randn(3), 1.5) == "Dense"
     assert kernel(torch.randn(3000), 1.5) == "Tiled"
@@ -1464,7 +1464,7 @@ def with_instructions(name):
 @pytest.mark.parametrize("name", ["baseline", "avx2", "avx512"])
 def test_every_instruction_set_gives_the_same(name):
     """Users run on other machines than this one."""
-    if native.extension is None:
+    if _extension.extension is None:
         pytest.skip("no native kernel")
     child = with_instructions(name)
     if "SOFTORDER_INSTRUCTIONS must be one of" in child.stderr:
@@ -1473,7 +1473,7 @@ def test_every_instruction_set_gives_the_same(name):
 
 
 def test_an_instruction_set_that_is_not_there_is_an_error():
-    if native.extension is None:
+    if _extension.extension is None:
         pytest.skip("no native kernel")
     assert "SOFTORDER_INSTRUCTIONS must be one of baseline" in with_instructions("abacus").stderr
 

@@ -6,12 +6,12 @@ import torch
 
 import oracles
 import softorder as so
-from softorder._kernels import native
+from softorder import _extension
 from softorder._kernels.formulas import ABS
 from softorder._kernels.products import Call, Product
 from tolerances import assert_close, gradcheck, gradgradcheck
 
-pytestmark = pytest.mark.skipif(native.extension is None, reason="no native kernel")
+pytestmark = pytest.mark.skipif(_extension.extension is None, reason="no native kernel")
 RELAXATIONS = {
     "abs": lambda tau: so.SoftSort(tau),
     "square": lambda tau: so.SoftSort(tau, metric="square"),
@@ -120,4 +120,4 @@ def test_a_permutation_that_is_none_is_refused_before_memory_is_read(make):
         make(0.5)(torch.randn(3)).log_prob(torch.tensor([0, 1, 7]))
     for items in ([[0, 1, 7]], [[0, -1, 2]], [[0, 1]]):
         with pytest.raises(ValueError, match="a permutation"):
-            native.hold(Call(Product.LOG_PROB, ABS), rows, 1.0, np.array(items), None, 1)
+            _extension.hold(Call(Product.LOG_PROB, ABS), rows, 1.0, np.array(items), None, 1)

@@ -33,7 +33,7 @@ from tolerances import (
     gradgradcheck,
 )
 
-needs_native = pytest.mark.skipif(native.extension is None, reason="no native kernel")
+needs_native = pytest.mark.skipif(_extension.extension is None, reason="no native kernel")
 NATIVE = pytest.param("native", marks=needs_native)
 KERNELS = [NATIVE, "tiled", "dense"]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS)
@@ -790,7 +790,7 @@ def test_a_kernel_is_chosen_by_name(kernel):
 
 
 def test_left_alone_the_choice_is_automatic(monkeypatch):
-    if native.extension is not None:
+    if _extension.extension is not None:
         assert kernel_of(torch.randn(3)) == kernel_of(torch.randn(3000)) == "Native"
     assert kernel_of(torch.empty(3, device="meta")) == "Dense"
     assert kernel_of(torch.empty(3000, device="meta")) == "Tiled"
@@ -819,7 +819,7 @@ def test_a_relaxation_without_a_native_kernel_says_so():
 
 
 def test_a_native_kernel_that_is_not_there(monkeypatch):
-    if native.extension is not None:
+    if _extension.extension is not None:
         with so.config(kernel="native"), pytest.raises(ValueError, match=r"meta.*tiled"):
             so.NeuralSort(0.1)(torch.empty(3, device="meta"))
     monkeypatch.setattr(_extension, "extension", None)

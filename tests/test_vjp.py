@@ -9,8 +9,9 @@ import torch
 
 import softorder as so
 from catalog import EVERY_PAIR, WITH_LIMIT, WITH_MATRIX, short, soften, with_tau
+from softorder import _extension
 from softorder._config import KERNELS
-from softorder._kernels import doubly_stochastic, native, pairwise, tiled
+from softorder._kernels import doubly_stochastic, pairwise, tiled
 from softorder.numpy import _rules
 from softorder.numpy._tape import RULES
 from tolerances import GRADIENTS, VALUES, assert_close
@@ -389,7 +390,7 @@ def test_a_metric_and_a_loss_written_with_numpy():
 
 def test_what_depends_on_nothing_recorded_mixes_with_what_does():
     x, v, tau = SCORES[0], normal(6), np.array(0.5)
-    for kernel in KERNELS if native.extension is not None else KERNELS[1:]:
+    for kernel in KERNELS if _extension.extension is not None else KERNELS[1:]:
         with so.config(kernel=kernel):
             P = so.SoftSort(0.5)(x)
             check_by_differences(lambda v, P=P: P @ v, v)

@@ -8,6 +8,8 @@ import os
 import warnings
 from typing import Any
 
+import numpy
+
 extension: Any
 """The module softorder._native, or None."""
 try:
@@ -24,6 +26,34 @@ _REINSTALL = "pip install --force-reinstall --no-deps --no-cache-dir softorder"
 def is_built() -> bool:
     """Tell whether there is a native kernel."""
     return extension is not None
+
+
+def hold(
+    call: Any,
+    rows: tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray | None],
+    scale: numpy.ndarray | float,
+    values: numpy.ndarray | None,
+    saved: numpy.ndarray | None,
+    threads: int,
+) -> Any:
+    """Return a call of the extension that holds its NumPy arrays: it has forward and backward.
+
+    Args:
+        call: A `_kernels.products.Call`.
+        rows: The fields of `_kernels.scores.SortedRows`.
+        scale: A number, or (rows,) of float64.
+        values: See `_kernels.products.DEFINITIONS`.
+        saved: Room for the sums that forward saves, or None.
+        threads: At most so many.
+    """
+    if isinstance(scale, float):
+        scale = numpy.array([scale])
+    floats, items = (None, values) if call.takes_items else (values, None)
+    formula = call.formula
+    return extension.call(
+        int(call.product), formula.native, call.own_scores, call.flip, threads, formula.table,
+        *rows, scale, floats, items, saved,
+    )  # fmt: skip
 
 
 def why_missing() -> str:

@@ -10,10 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy
-
 from softorder._array import Array, as_rows, broadcast_shapes, cast, take_along
-from softorder._extension import extension
 from softorder._kernels.operator import ScoresOperator
 from softorder._kernels.products import Call, Product
 from softorder._kernels.scores import SortedRows, SortedScores
@@ -138,31 +135,3 @@ class Native(ScoresOperator):
             return False
         few = rows.shape[-1]
         return few * FEW <= self.shape[-1] and few <= rows_of_a_tile(self.shape)
-
-
-def hold(
-    call: Call,
-    rows: tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray | None],
-    scale: numpy.ndarray | float,
-    values: numpy.ndarray | None,
-    saved: numpy.ndarray | None,
-    threads: int,
-) -> Any:
-    """Return a call of the extension that holds its NumPy arrays: it has forward and backward.
-
-    Args:
-        call: Which product.
-        rows: The fields of `SortedRows`.
-        scale: A number, or (rows,) of float64.
-        values: See `products.DEFINITIONS`.
-        saved: Room for the sums that forward saves, or None.
-        threads: At most so many.
-    """
-    if isinstance(scale, float):
-        scale = numpy.array([scale])
-    floats, items = (None, values) if call.product is Product.LOG_PROB else (values, None)
-    formula = call.formula
-    return extension.call(
-        int(call.product), formula.native, call.own_scores, call.flip, threads, formula.table,
-        *rows, scale, floats, items, saved,
-    )  # fmt: skip

@@ -76,6 +76,11 @@ class Call:
         return 2 * math.prod(scores) * (1 + features)
 
     @property
+    def takes_items(self) -> bool:
+        """Whether the values are indices of items, and have no gradient."""
+        return self.product is Product.LOG_PROB
+
+    @property
     def fields(self) -> tuple[str, str, bool, bool]:
         """The call in plain types, for a compiler that takes no objects: see `of_fields`."""
         return self.product.name, NAMES[self.formula], self.own_scores, self.flip

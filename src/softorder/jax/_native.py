@@ -15,7 +15,7 @@ import numpy
 from jax import Array
 
 from softorder._extension import cpu_threads, extension
-from softorder._kernels.products import Call, Product
+from softorder._kernels.products import Call
 from softorder.jax._namespace import xp
 
 if extension is not None:
@@ -84,7 +84,7 @@ def _product(
     target: str, results: Any, call: Call, rows: Sequence[Array], values: Array, *g: Array
 ) -> Any:
     floats, items = values, absent(xp.int64)
-    if call.product is Product.LOG_PROB:
+    if call.takes_items:
         floats, items = absent(rows[0].dtype), values
     numbers = {name: numpy.int32(x) for name, x in call.arguments(cpu_threads()).items()}
     table = call.formula.table.reshape(-1)

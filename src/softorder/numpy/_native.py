@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy
 
-from softorder._extension import cpu_threads, extension
-from softorder._kernels.native import hold
+from softorder._extension import cpu_threads, extension, hold
 from softorder._kernels.products import Call
 from softorder._kernels.scores import SortedRows
 from softorder.numpy._rules import jointly

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import _SingleLevelFunction
 
-from softorder._extension import extension
+from softorder._extension import extension, hold
 from softorder._kernels.definitions import define
-from softorder._kernels.native import hold
 from softorder._kernels.products import Call
 from softorder._kernels.scan import chunked_scan, shift
 from softorder._kernels.scores import SortedRows
