@@ -70,7 +70,7 @@ def _flatten_permutation(P: SoftPermutation) -> tuple[Any, Any]:
 def _unflatten_permutation(structure: Any, parts: Any) -> SoftPermutation:
     dim, views = structure
     relaxation, scores, mask = parts
-    return SoftPermutation.again(relaxation, scores, mask, dim, views)
+    return SoftPermutation.from_parts(relaxation, scores, mask, dim, views)
 
 
 def register() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -12,12 +10,10 @@ from typing import Any, TypeAlias
 from softorder import _checks
 from softorder._array import (
     Array,
-    Wiring,
     arange_like,
     cast,
     count_valid,
     device_of,
-    find_wiring,
     move_axis,
     own_copy,
     promote,
@@ -28,6 +24,9 @@ from softorder._array import (
 )
 from softorder._kernels.operator import Operator
 from softorder._kernels.views import Flipped, Hard, StraightThrough
+from softorder._permutation.matrix_like import MatrixLike
+from softorder._permutation.row_index import is_single, row_index
+from softorder._permutation.transposed import TransposedPermutation
 
 _Step: TypeAlias = Callable[[Array], Array]
 
@@ -47,67 +46,7 @@ class Recipe:
     views: tuple[str, ...] = ()
 
 
-class _MatrixLike(ABC):
-    """`@` from the left, and a clear error from the right."""
-
-    # NumPy then leaves `array @ P` to __rmatmul__ instead of looking for elements in P.
-    __array_ufunc__ = None
-
-    @abstractmethod
-    def _matmul(self, v: Array) -> Array:
-        """Return this times v, under the rules of matmul."""
-
-    def __matmul__(self, v: Array) -> Array:
-        return self._matmul(v)
-
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse to become an array without a word: it has n^2 entries."""
-        raise TypeError(
-            _checks.message(
-                "an array is asked for",
-                type(self).__name__,
-                "Call .matrix() to build the matrix; for a row vector v times P write P.T @ v.",
-            )
-        )
-
-    def __getitem__(self, index: Any) -> Any:
-        """Refuse to be indexed: entries are computed when they are asked for, rows at a time."""
-        raise TypeError(
-            _checks.message(
-                "a soft permutation has no entries to index",
-                f"{type(self).__name__}[{index!r}]",
-                "For rows write P.rows(0), with an int, a slice or a list; for all, P.matrix().",
-            )
-        )
-
-    def __rmatmul__(self, v: Array) -> Array:
-        raise TypeError(
-            _checks.message(
-                "a soft permutation stands on the left of @",
-                f"{_checks.describe(v)} @ {type(self).__name__}",
-                "For a row vector v times P write P.T @ v.",
-            )
-        )
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Serve torch.matmul(P, v), and `P @ v` inside torch.compile.
-
-        The compiler does not look for `__matmul__` when the other side is a tensor; it asks here,
-        and with the two sides exchanged (seen with torch 2.13), so that `v @ P` looks the same.
-        Hence `v @ P` is an error everywhere else: it must not have a meaning that changes.
-        """
-        if func.__name__ != "matmul" or len(args) != 2:
-            return NotImplemented
-        left, right = args
-        if isinstance(left, cls):
-            return left._matmul(right)
-        if wiring_of(v=left).is_compiling():
-            return right._matmul(left)
-        return right.__rmatmul__(left)
-
-
-class SoftPermutation(_MatrixLike):
+class SoftPermutation(MatrixLike):
     r"""A batch of relaxed permutation matrices P of shape (..., n, n), kept as an operator.
 
     Row i is a distribution over the items that could stand at position i; position 0 is that of
@@ -155,13 +94,13 @@ class SoftPermutation(_MatrixLike):
         self._recipe = recipe
 
     @classmethod
-    def again(
+    def from_parts(
         cls, relaxation: Any, scores: Any, mask: Any, dim: int, views: tuple[str, ...]
     ) -> SoftPermutation:
-        """Return a permutation that is made when it is first asked for something.
+        """Return a permutation that is made when it is first used.
 
-        For pickle, and for a framework that takes objects apart and puts them together: until then
-        the arguments may be anything.
+        For pickle, and for frameworks that take objects apart and put them together again: until it
+        is used, the arguments may be anything.
 
         Args:
             relaxation: As in `Recipe`.
@@ -177,8 +116,8 @@ class SoftPermutation(_MatrixLike):
 
     def __reduce__(self) -> tuple[Any, ...]:
         recipe = self._recipe
-        made_of = recipe.relaxation, self._scores, recipe.mask, self._dim, recipe.views
-        return SoftPermutation.again, made_of
+        parts = recipe.relaxation, self._scores, recipe.mask, self._dim, recipe.views
+        return SoftPermutation.from_parts, parts
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SoftPermutation:
         """Return P itself: it never changes. A copy of its scores would lose their gradient."""
@@ -280,10 +219,10 @@ class SoftPermutation(_MatrixLike):
                    [ 2., 20.],
                    [ 1., 10.]])
         """
-        index = self._row_index(rows)
+        index = row_index(self._operator, rows)
         n = self.shape[-1]
         y = self._permute(x, dim, n, self._keep_items, lambda v: self._use().apply(v, index))
-        if not _is_single(rows):
+        if not is_single(rows):
             return y
         return self._operator.wiring.xp.squeeze(y, axis=_checks.check_dim(dim, x.ndim))
 
@@ -324,8 +263,8 @@ class SoftPermutation(_MatrixLike):
         Returns:
             (..., k, n), or (..., n) for an int.
         """
-        block = self._cast(self._use().rows(self._row_index(i)))
-        return block[..., 0, :] if _is_single(i) else block
+        block = self._cast(self._use().rows(row_index(self._operator, i)))
+        return block[..., 0, :] if is_single(i) else block
 
     def log_prob(self, permutation: Array) -> Array:
         """Return the sum over positions i of log P[i, permutation_i].
@@ -343,7 +282,7 @@ class SoftPermutation(_MatrixLike):
             The batch shape.
         """
         permutation = read(permutation, "permutation")
-        wiring = self._check_framework(permutation, "permutation")
+        wiring = wiring_of(permutation=permutation, scores=self._scores)
         _checks.check_has_dimension(permutation, "permutation")
         if permutation.ndim > 1:
             dim = _checks.check_dim(self._dim, permutation.ndim)
@@ -460,7 +399,7 @@ class SoftPermutation(_MatrixLike):
     def _values(self, x: Array, name: str) -> tuple[Array, Any]:
         """Check and widen an array that P is applied to; return the dtype of the result too."""
         x = read(x, name)
-        xp = self._check_framework(x, name).xp
+        xp = wiring_of(**{name: x, "scores": self._scores}).xp
         _checks.check_has_dimension(x, name)
         if x.dtype == self._dtype:
             return widen(xp, x), x.dtype
@@ -468,15 +407,6 @@ class SoftPermutation(_MatrixLike):
             return xp.astype(x, self._wide_dtype), self._dtype
         _checks.check_floating(xp, x, name)
         return widen(xp, x), promote(xp, self._dtype, x.dtype)
-
-    def _check_framework(self, x: Array, name: str) -> Wiring:
-        """Check that x is an array of the framework of the scores; return that."""
-        wiring = wiring_of(**{name: x})
-        if wiring is not self._operator.wiring:
-            raise TypeError(
-                _checks.mixed_frameworks(name, wiring.name, "scores", self._operator.wiring.name)
-            )
-        return wiring
 
     def _keep_items(self, v: Array) -> Array:
         """Clear what v holds for masked items, NaN included."""
@@ -498,92 +428,3 @@ class SoftPermutation(_MatrixLike):
 
     def _along_dim(self, x: Array) -> Array:
         return move_axis(self._operator.wiring.xp, x, -1, self._dim)
-
-    def _row_index(self, rows: Any) -> Array | None:
-        """Return rows as an integer array of positions 0..n-1; None stays None."""
-        if rows is None:
-            return None
-        order, wiring = self._operator.order, self._operator.wiring
-        xp, n = wiring.xp, order.shape[-1]
-        if isinstance(rows, slice):
-            start, stop, step = _bounds(rows, n)
-            return xp.arange(start, stop, step, dtype=xp.int64, device=device_of(order))
-        if find_wiring(rows) is None:
-            rows = _checks.check_row_numbers(rows)
-            rows = xp.asarray(rows, dtype=xp.int64, device=device_of(order))
-        rows = read(rows, "rows")
-        self._check_framework(rows, "rows")
-        _checks.check_rows(xp, rows, n, wiring.is_concrete(rows))
-        rows = rows[None] if rows.ndim == 0 else rows
-        return xp.where(rows < 0, rows + n, rows)
-
-
-class TransposedPermutation(_MatrixLike):
-    """The transpose of a soft permutation, as an operator; `P.T` makes it."""
-
-    def __init__(self, permutation: SoftPermutation) -> None:
-        """Wrap the permutation that is transposed."""
-        self._permutation = permutation
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the matrix: (..., n, n)."""
-        return self._permutation.shape
-
-    @property
-    def T(self) -> SoftPermutation:
-        """The permutation itself."""
-        return self._permutation
-
-    def apply(self, u: Array, dim: int = -1, *, rows: Any = None) -> Array:
-        """Spread u, given by position along `dim`, over the items; as `SoftPermutation.apply`.
-
-        Args:
-            u: Values; along `dim` one for each position.
-            dim: The dimension of u to spread.
-            rows: The positions that u is given at, as in `SoftPermutation.rows`; zero at all
-                others. Default: all positions.
-
-        Returns:
-            u with `dim` replaced by the items.
-        """
-        P = self._permutation
-        index = P._row_index(rows)
-        return P._permute(
-            u,
-            dim,
-            P.shape[-1] if index is None else index.shape[-1],
-            lambda v: P._keep_positions(v, index),
-            lambda u: P._use().apply_transposed(u, index),
-        )
-
-    def matrix(self) -> Array:
-        """Build the dense matrix, (..., n, n): items and positions are the last two dimensions."""
-        P = self._permutation
-        return P._operator.wiring.xp.matrix_transpose(P.matrix())
-
-    def __repr__(self) -> str:
-        return f"{self._permutation!r}.T"
-
-    def _matmul(self, v: Array) -> Array:
-        P = self._permutation
-        return P._multiply(v, P._keep_positions, lambda u: P._use().apply_transposed(u))
-
-
-def _bounds(rows: slice, n: int) -> tuple[int, int, int]:
-    """Return what `range` is given for a slice of n positions."""
-    if rows.step not in (None, 1):
-        return rows.indices(n)
-    # Not by slice.indices: it would fix an n that a compiler keeps open.
-    ends = (0 if rows.start is None else rows.start, n if rows.stop is None else rows.stop)
-    start, stop = (_clip(end + n if end < 0 else end, n) for end in ends)
-    return start, stop if stop > start else start, 1
-
-
-def _clip(end: int, n: int) -> int:
-    return (end if end < n else n) if end > 0 else 0
-
-
-def _is_single(rows: Any) -> bool:
-    """Tell whether `rows` asks for one row: its dimension is then dropped."""
-    return isinstance(rows, numbers.Integral) or getattr(rows, "ndim", None) == 0
