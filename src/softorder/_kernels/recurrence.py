@@ -96,7 +96,7 @@ class Recurrence:
         Of exp(-|u|), the recurrences have the slope of one order of the ties; this adds that of the
         mean over all orders. For exp(-u^2) it is the second derivative of an item's own weight.
         """
-        offset = self._offsetterm_column()
+        offset = self._offset_column()
         if not self.kernel.is_real:
             return -offset * offset * w
         slope = ties.slopes(self.wiring.xp.float64)[..., None, :]
@@ -118,11 +118,11 @@ class Recurrence:
 
         e, an exact 0, is what a derivative moves an item by, less what it moves its position by.
         """
-        e = -self._offsetterm_column()
+        e = -self._offset_column()
         before, after = ties.before_and_after(self.wiring.xp.stack([e * w, e * e * w]))
         return (before[0, ...], before[1, ...]), (after[0, ...], after[1, ...])
 
-    def _offsetterm_column(self) -> Any:
+    def _offset_column(self) -> Any:
         return None if self.offset is None else self.offset[..., None, :]
 
     def normalizers(self) -> Array:
@@ -197,14 +197,14 @@ class Recurrence:
         if self.offset is None:
             return moments[-1]
         xp, power = self.wiring.xp, len(moments) - 1
-        offset = cast(xp, side * self._offsetterm_column(), moments[0].dtype)
+        offset = cast(xp, side * self._offset_column(), moments[0].dtype)
         lower = moments[0] if power == 1 else 2 * moments[1] - offset * moments[0]
         decays = term_column(xp, self.kernel, self.kernel.decays, offset)
         return xp.exp(decays * offset) * (moments[-1] - offset * lower)
 
     def _moments_among_ties(self, ties: Ties) -> Array:
         """Return for `moments` what `_among_ties` does for sums."""
-        offset = self._offsetterm_column()
+        offset = self._offset_column()
         if not self.kernel.is_real:
             return (offset * offset)[..., 0, :]
         slope, ones = ties.slopes(self.wiring.xp.float64)[..., None, :], self._ones()[..., None, :]
