@@ -9,6 +9,7 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "call.hpp"
@@ -42,7 +43,7 @@ constexpr DataType kDataType<double> = DataType::kFloat64;
 template <class T>
 T* data(const Buffer& buffer) {
     if (is_left_out(buffer)) return nullptr;
-    require(buffer.dtype == kDataType<T>, "an array has an unexpected dtype");
+    require(buffer.dtype == kDataType<std::remove_const_t<T>>, "an array has an unexpected dtype");
     return static_cast<T*>(buffer.data);
 }
 
@@ -66,13 +67,6 @@ class Widened {
     std::vector<Wide> copy_;
     const Wide* data_ = nullptr;
 };
-
-template <>
-constexpr DataType kDataType<const int32_t> = DataType::kInt32;
-template <>
-constexpr DataType kDataType<const float> = DataType::kFloat32;
-template <>
-constexpr DataType kDataType<const double> = DataType::kFloat64;
 
 using Indices = Widened<int64_t, int32_t>;
 using Doubles = Widened<double, float>;

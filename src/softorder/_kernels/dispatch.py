@@ -94,65 +94,32 @@ def _refusal(
     name: str, spec: KernelSpec | RowSoftmax, scores: SortedScores
 ) -> ValueError | RuntimeError:
     """Return why an engine cannot serve."""
-    is_on_cpu = serves_natively(scores.wiring) and scores.wiring.is_on_cpu(scores.scores)
-    if name == "native" and not is_on_cpu:
-        return _native_missing(spec, scores)
-    if not isinstance(spec, KernelSpec) or spec.formula.exponentials is None:
-        return _unserved(name, spec)
-    return ValueError(
-        _checks.message(
-            'kernel="portable" serves metric="square" where there is float64',
-            "JAX without 64-bit types",
-            'Call jax.config.update("jax_enable_x64", True), or use kernel="tiled".',
-        )
-    )
-
-
-def _native_missing(
-    spec: KernelSpec | RowSoftmax, scores: SortedScores
-) -> ValueError | RuntimeError:
-    is_softsort = isinstance(spec, KernelSpec) and isinstance(
-        spec.formula, (Stationary, SemiMetric)
-    )
-    instead = "portable" if is_softsort else "tiled"
-    if not is_built():
+    if name == "native" and not is_built():
         return RuntimeError(
             _checks.message(
                 'kernel="native" needs the compiled extension softorder._native',
                 "an installation without it",
                 "Reinstall softorder with a C++ compiler and without SOFTORDER_NATIVE=0, or use "
-                f'kernel="{instead}".',
+                'another kernel, such as kernel="portable" or kernel="tiled".',
             )
         )
-    if scores.wiring.native is None:
-        serves, found = "arrays of NumPy, torch and JAX", f"arrays of {scores.wiring.name}"
-        hint = f'Use kernel="{instead}" for them.'
-    else:
-        serves, found = "arrays on the CPU", f"scores on {scores.device}"
-        hint = f'Use kernel="{instead}" there.'
-    return ValueError(_checks.message(f'kernel="native" serves {serves}', found, hint))
+    served, found = 'SoftSort with metric="abs" and metric="square"', _describe(spec)
+    fix = 'Use kernel="tiled" or kernel="dense" for it, or leave the choice to softorder.'
+    if name == "native":
+        served += ", and NeuralSort, for arrays of NumPy, torch and JAX on the CPU"
+        found += f" for arrays of {scores.wiring.name} on {scores.device or 'the CPU'}"
+        fix = 'Use kernel="tiled", "dense" or "portable", or leave the choice to softorder.'
+    elif not scores.wiring.has_float64():
+        served += " where there is float64"
+        found += " in JAX without 64-bit types"
+        fix = f'{fix} jax.config.update("jax_enable_x64", True) brings float64.'
+    return ValueError(_checks.message(f'kernel="{name}" serves {served}', found, fix))
 
 
-_METRICS = 'metric="abs" and metric="square"'
-
-
-def _unserved(name: str, spec: KernelSpec | RowSoftmax) -> ValueError:
-    """Return the error that says which weights an engine has."""
+def _describe(spec: KernelSpec | RowSoftmax) -> str:
     formula = spec.formula if isinstance(spec, KernelSpec) else None
-    if isinstance(formula, (Stationary, SemiMetric)):
-        metric = formula.power if isinstance(formula, Stationary) else formula.metric
-        return ValueError(
-            _checks.message(
-                f'kernel="{name}" serves {_METRICS}',
-                f"metric={_checks.describe(metric)}",
-                'Use kernel="tiled" or kernel="dense" for other metrics.',
-            )
-        )
-    also = ", and NeuralSort" if name == "native" else ""
-    return ValueError(
-        _checks.message(
-            f'kernel="{name}" serves SoftSort with {_METRICS}{also}',
-            "another relaxation",
-            'Use kernel="tiled" or kernel="dense" for it, or leave the choice to softorder.',
-        )
-    )
+    if isinstance(formula, Stationary):
+        return f"metric={formula.power}"
+    if isinstance(formula, SemiMetric):
+        return f"metric={_checks.describe(formula.metric)}"
+    return "another relaxation"
