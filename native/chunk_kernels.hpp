@@ -20,7 +20,7 @@ constexpr int kMostTerms = 8;
 struct Terms {
     int count;
     double reach;  // nothing crosses a wider gap between neighbours
-    double noise;  // smaller sums cannot be told from zero
+    double noise;  // smaller sums cannot be told from zero: rounding errors of complex terms, say
     double weight_re[kMostTerms], weight_im[kMostTerms];
     double decay_re[kMostTerms], decay_im[kMostTerms];
 };

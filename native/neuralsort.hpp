@@ -24,13 +24,6 @@ void split(Float x, bool infinite, const Put& put) {
     put(2, std::isinf(x) && x < 0 ? 1.0 : 0.0);
 }
 
-// Zero times infinity counts as zero, and so does what is zero in this type.
-template <class Float>
-double join(double finite, double up, double down) {
-    const double infinity = std::numeric_limits<double>::infinity(), zero = kUnderflow<Float>;
-    return finite + (up > zero ? infinity : 0.0) + (down > zero ? -infinity : 0.0);
-}
-
 // What apply may save of the sums over rows for its derivatives: (rows, n, 2, f + 1), up and down.
 struct SavedSums {
     double* memory;
@@ -88,7 +81,7 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
             for (int64_t c = 0; c < f; ++c) {
                 double mean = static_cast<double>(rows.sorted[row * n + block.begin]);
                 if (infinite) {
-                    mean = join<Float>(total(c) / z, total(f + c), total(2 * f + c));
+                    mean = with_ends(total(c) / z, total(f + c), total(2 * f + c), kUnderflow<Float>);
                 } else if (!own) {
                     const double shift = block.at(up, 1 + c, i) + block.at(down, 1 + c, i);
                     mean = block.at(values, c, i) + shift / z;
@@ -128,8 +121,10 @@ void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
             Float* item = w + (row * n + order[i]) * f;
             const auto total = [&](int64_t c) { return block.at(shares, c, i) + block.at(sums, c, i); };
             for (int64_t c = 0; c < f; ++c) {
-                const double sum = infinite ? join<Float>(total(c), total(f + c), total(2 * f + c))
-                                            : total(c);
+                double sum = total(c);
+                if (infinite) {
+                    sum = with_ends(sum, total(f + c), total(2 * f + c), kUnderflow<Float>);
+                }
                 item[c] = static_cast<Float>(sum);
             }
         }

@@ -172,6 +172,13 @@ double finite_or_zero(Float x) {
     return std::isinf(x) ? 0.0 : static_cast<double>(x);
 }
 
+// How a result is put together where values are infinite: the finite part, and which end is reached
+// with a weight above 0, or above what cannot be told from 0. Zero times infinity counts as zero.
+inline double with_ends(double finite, double up, double down, double smallest) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    return finite + (up > smallest ? infinity : 0.0) + (down > smallest ? -infinity : 0.0);
+}
+
 template <class Float>
 void fill_with(Float* to, int64_t size, double value) {
     for (int64_t i = 0; i < size; ++i) to[i] = static_cast<Float>(value);

@@ -22,15 +22,6 @@ void for_each_row(const Rows<Float>& rows, const Work& work) {
     for_each_row<Workspace>(rows, rows.n > 2 * kChunk, 1 + kWorthAThread / cost, work);
 }
 
-// How a result at a position is put together where the input holds infinities: the finite part,
-// and which end is reached with a weight above 0. Zero times infinity counts as zero. What cannot be
-// told from zero: a state on its way to zero that sticks at the smallest number, and sums of complex
-// terms below their rounding errors.
-inline double with_ends(const Terms& terms, double finite, double up, double down) {
-    const double infinity = std::numeric_limits<double>::infinity();
-    return finite + (up > terms.noise ? infinity : 0.0) + (down > terms.noise ? -infinity : 0.0);
-}
-
 // What a mean of some numbers cannot leave: complex terms cancel, and may leave a little less than 0
 // where all numbers are at least 0. (Also `_bounded` in scan.py.)
 struct Bounds {
@@ -120,7 +111,7 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
                         double mean = sums[c] / z;
                         if (!bounds.empty()) mean = bounds[c].hold(mean);
                         if (parts == 3) {
-                            mean = with_ends(rows.terms, mean, sums[f + c], sums[2 * f + c]);
+                            mean = with_ends(mean, sums[f + c], sums[2 * f + c], rows.terms.noise);
                         }
                         if (!own || !block.tied) y_row[(begin + i) * f + c] = static_cast<Float>(mean);
                     }
@@ -352,7 +343,7 @@ void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
                     for (int64_t c = 0; c < f; ++c) {
                         double sum = bounds.empty() ? sums[c] : bounds[c].hold_sum(sums[c]);
                         if (parts == 3) {
-                            sum = with_ends(rows.terms, sum, sums[f + c], sums[2 * f + c]);
+                            sum = with_ends(sum, sums[f + c], sums[2 * f + c], rows.terms.noise);
                         }
                         item[c] = static_cast<Float>(sum);
                     }

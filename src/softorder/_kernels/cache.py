@@ -25,6 +25,11 @@ class Cache:
         cache._trace, cache._values = self._wiring.trace(), {}
         return cache
 
+    def preset(self, constants: dict[str, Any], **values: Any) -> None:
+        """Hold what was computed elsewhere: constants, and values with their gradients."""
+        self._constants.update(constants)
+        self._values.update({name: (value, True) for name, value in values.items()})
+
     def constant(self, name: str, make: Callable[[], Any]) -> Any:
         """Return what `make` gives, which has no gradient."""
         if name not in self._constants:

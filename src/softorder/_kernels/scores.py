@@ -250,31 +250,13 @@ class ScoresWindow(SortedScores):
         self._window = window
         # Computed here and not when they are asked for: a checkpoint runs what asks for them twice,
         # and must find the same the second time.
-        self._of_whole = whole.position_block, whole.sorted_items, whole.positions, whole.ties
-
-    @property
-    def block(self) -> Array:
-        return self.position_block[..., self._window]
-
-    @property
-    def position_block(self) -> Array:
-        return self._of_whole[0]
-
-    @property
-    def items(self) -> Array:
-        return self.sorted_items[..., self._window]
-
-    @property
-    def sorted_items(self) -> Array:
-        return self._of_whole[1]
-
-    @property
-    def positions(self) -> Array:
-        return self._of_whole[2]
-
-    @property
-    def ties(self) -> Ties | None:
-        return self._of_whole[3]
+        block, sorted_items = whole.position_block, whole.sorted_items
+        self._cache.preset(
+            {"blocks": (block[..., window], block), "ties": whole.ties},
+            items=sorted_items[..., window],
+            sorted_items=sorted_items,
+            positions=whole.positions,
+        )
 
     @property
     def window(self) -> slice:
