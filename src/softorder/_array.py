@@ -19,7 +19,7 @@ import array_api_compat.numpy
 import numpy
 import scipy.special
 
-from softorder import _checks
+from softorder import _checks, _messages
 
 Array: TypeAlias = Any
 """An array of any framework. The standard has no common type to name here."""
@@ -290,12 +290,12 @@ def wiring_of(**arrays: Array | None) -> Wiring:
             continue
         wiring = find_wiring(array)
         if wiring is None:
-            raise TypeError(_checks.not_an_array(name, array, ["numpy", *_FRAMEWORKS]))
+            raise TypeError(_messages.not_an_array(name, array, ["numpy", *_FRAMEWORKS]))
         found[name] = wiring
     (first, wiring), *others = found.items()
     for name, other in others:
         if other is not wiring:
-            raise TypeError(_checks.mixed_frameworks(first, wiring.name, name, other.name))
+            raise TypeError(_messages.mixed_frameworks(first, wiring.name, name, other.name))
     return wiring
 
 

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy
 
-from softorder import _checks, relaxations
+from softorder import _checks, _messages, relaxations
 from softorder._array import (
     Array,
     Wiring,
@@ -61,7 +61,9 @@ def _operation(
         def operation(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
             for keyword in kwargs:
                 if keyword not in names:
-                    raise TypeError(_checks.unknown_argument(name, keyword, kwargs[keyword], names))
+                    raise TypeError(
+                        _messages.unknown_argument(name, keyword, kwargs[keyword], names)
+                    )
             how: Any = args[dim_habit] if dim_habit is not None and len(args) > dim_habit else None
             if isinstance(how, (int, numpy.integer)) and not isinstance(how, bool):
                 wiring = find_wiring(args[0])
@@ -538,13 +540,16 @@ def as_relaxation(how: How) -> Any:
     if isinstance(how, Relaxation):
         return how
     if not isinstance(how, _checks.REAL) and find_wiring(how) is None:
-        raise TypeError(
-            _checks.message(
-                "how must be a temperature (a number or an array) or a relaxation",
-                f"the class {how.__name__}" if isinstance(how, type) else _checks.describe(how),
-                "Pass for example 0.1, SoftSort(tau=0.1), or an object of a class of your own "
-                "that inherits from softorder.Relaxation.",
-            )
+        fix = (
+            "Pass for example 0.1, SoftSort(tau=0.1), or an object of a class of your own that "
+            "inherits from softorder.Relaxation."
+        )
+        if isinstance(how, relaxations.Sinkhorn):
+            fix = "It takes a matrix: Sinkhorn(tau)(matrix). For scores: OptimalTransportSort."
+        raise _messages.type_error(
+            "how must be a temperature (a number or an array) or a relaxation",
+            f"the class {how.__name__}" if isinstance(how, type) else _messages.describe(how),
+            fix,
         )
     return SoftSort(tau=how)
 
@@ -580,7 +585,7 @@ def _not_offered(relaxation: Any, what: str, methods: list[str]) -> str:
         if any(hasattr(getattr(relaxations, name), method) for method in methods)
     ]
     hint = f" {relaxation.hint}" if relaxation.hint else ""
-    return _checks.message(
+    return _messages.message(
         f"this operation needs a relaxation that has {what}",
         f"{type(relaxation).__name__}, which has none",
         f"Use one of these: {', '.join(able)}.{hint}",

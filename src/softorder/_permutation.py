@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from softorder import _checks
+from softorder import _checks, _messages
 from softorder._array import (
     Array,
     Wiring,
@@ -474,7 +474,7 @@ class SoftPermutation(_MatrixLike):
         wiring = wiring_of(**{name: x})
         if wiring is not self._operator.wiring:
             raise TypeError(
-                _checks.mixed_frameworks(name, wiring.name, "scores", self._operator.wiring.name)
+                _messages.mixed_frameworks(name, wiring.name, "scores", self._operator.wiring.name)
             )
         return wiring
 

@@ -22,7 +22,7 @@ Example:
     ...
     ...         return RowSoftmax(logits)
     >>> so.sort(np.array([2.0, 5.0, 4.0]), CauchySort(0.01)).round(2)
-    array([2.  , 4.  , 5.  ])
+    array([2., 4., 5.])
 """
 
 from softorder._kernels.scores import SortedScores

@@ -12,7 +12,7 @@ import math
 import warnings
 from typing import Any
 
-from softorder import _checks
+from softorder import _messages
 from softorder._array import Array, Wiring, device_of
 from softorder._kernels.dense import log_softmax
 
@@ -82,7 +82,7 @@ class Balance:
         g, error = constant._approach(g, tolerance)
         if error > tolerance:
             warnings.warn(
-                _checks.message(
+                _messages.message(
                     f"the sums of the matrix were to reach the tolerance {tolerance:g}",
                     f"an error of {error:.3g} after {_MOST_STEPS} steps",
                     "Raise the temperature or the tolerance, or give iterations= instead.",
@@ -194,10 +194,8 @@ class Balance:
 
     def _check_concrete(self) -> None:
         if not self.wiring.is_concrete(self.logits):
-            raise ValueError(
-                _checks.message(
-                    "tolerance= looks at values after each iteration",
-                    "values that cannot be looked at (compiled, vmap, torch.func, another device)",
-                    "Give the number of iterations instead, and leave tolerance=None.",
-                )
+            raise _messages.value_error(
+                "tolerance= looks at values after each iteration",
+                "values that cannot be looked at (compiled, vmap, torch.func, another device)",
+                "Give the number of iterations instead, and leave tolerance=None.",
             )

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from softorder import _checks
+from softorder import _messages
 
 Gradients: TypeAlias = "Iterable[tuple[Node, numpy.ndarray]]"
 
@@ -62,7 +62,9 @@ class Recorded(NDArrayOperatorsMixin):
             del kwargs["out"]
         if method != "__call__" or kwargs:
             detail = "" if method == "__call__" else f".{method}"
-            raise TypeError(_checks.not_followed(f"numpy.{ufunc.__name__}{detail}", kwargs, RULES))
+            raise TypeError(
+                _messages.not_followed(f"numpy.{ufunc.__name__}{detail}", kwargs, RULES)
+            )
         return self.__array_function__(ufunc, (), args, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -72,12 +74,12 @@ class Recorded(NDArrayOperatorsMixin):
         # Comparisons and indices have no derivative.
         result = function(*values_of(args), **{k: value_of(x) for k, x in kwargs.items()})
         if numpy.asarray(result).dtype.kind not in "biu":
-            raise TypeError(_checks.not_followed(f"numpy.{function.__name__}", kwargs, RULES))
+            raise TypeError(_messages.not_followed(f"numpy.{function.__name__}", kwargs, RULES))
         return result
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         """Refuse to become an array without a word: it would lose its gradient."""
-        raise TypeError(_checks.not_followed("a conversion to a NumPy array", {}, RULES))
+        raise TypeError(_messages.not_followed("a conversion to a NumPy array", {}, RULES))
 
     def __getattr__(self, name: str) -> Any:
         if name in ("shape", "ndim", "size", "dtype", "device"):
@@ -85,7 +87,7 @@ class Recorded(NDArrayOperatorsMixin):
         function = getattr(numpy, name, None) if hasattr(numpy.ndarray, name) else None
         if function in RULES:
             return functools.partial(RULES[function], self)
-        raise AttributeError(_checks.not_followed(f"the attribute {name}", {}, RULES))
+        raise AttributeError(_messages.not_followed(f"the attribute {name}", {}, RULES))
 
     def astype(self, dtype: Any, copy: bool = True) -> Any:
         return RULES[numpy.ndarray.astype](self, dtype)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy
 
-from softorder import _checks
+from softorder import _checks, _messages
 from softorder._array import find_wiring
 from softorder.numpy._tape import Recorded, now, pull_back, value_of
 
@@ -63,10 +63,10 @@ def vjp(
         (3,)
     """
     if _running.vjp is not None:
-        raise TypeError(_checks.second_derivative(_running.vjp))
+        raise TypeError(_messages.second_derivative(_running.vjp))
     if not _is_differentiated(x):
         wiring = find_wiring(x)
-        raise TypeError(_checks.not_differentiable(x, None if wiring is None else wiring.name))
+        raise TypeError(_messages.not_differentiable(x, None if wiring is None else wiring.name))
     # Copies: what the caller does to x and y later must not change what was recorded.
     arguments = [Recorded(numpy.array(a)) if _is_differentiated(a) else a for a in (x, *more)]
     since = now()
@@ -76,7 +76,7 @@ def vjp(
     finally:
         _running.vjp = None
     if not isinstance(result, (Recorded, numpy.ndarray, numpy.generic)):
-        raise TypeError(_checks.not_one_array(result))
+        raise TypeError(_messages.not_one_array(result))
     y = numpy.array(value_of(result))
     leaves = [a.node for a in arguments if isinstance(a, Recorded)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from softorder import _checks
@@ -234,17 +235,42 @@ def check_temperature(tau: Any, name: str = "tau") -> None:
 
 def temperature(tau: Any, scores: SortedScores, name: str = "tau") -> Any:
     """Return tau ready to divide (..., k, n): a number, or an array of shape (..., 1, 1)."""
-    xp, dtype = scores.wiring.xp, scores.dtype
-    smallest = float(xp.finfo(dtype).smallest_normal)
+    dtype = scores.dtype
+    smallest = float(scores.wiring.xp.finfo(dtype).smallest_normal)
     if isinstance(tau, _checks.REAL):
         return _checks.check_positive_number(tau, name, smallest=smallest)
+    of_scores = {"scores": scores.scores}
+    return batch_temperature(tau, name, of_scores, scores.shape[:-1], dtype, smallest)
+
+
+def batch_temperature(
+    tau: Array,
+    name: str,
+    like: dict[str, Array],
+    batch: Sequence[int],
+    dtype: Any,
+    smallest: float = 0.0,
+) -> Array:
+    """Return an array tau, one value per batch row, ready to divide (..., k, n).
+
+    Args:
+        tau: The temperatures.
+        name: What they are called.
+        like: An array of the same framework, by its name.
+        batch: The batch shape.
+        dtype: What to divide in.
+        smallest: The least temperature, the smallest normal number of the dtype.
+    """
     tau = read(tau, name)
-    wiring = wiring_of(**{"scores": scores.scores, name: tau})
+    wiring = wiring_of(**like, **{name: tau})
+    xp = wiring.xp
     _checks.check_floating(xp, tau, name)
-    _checks.check_temperature_shape(tau.shape, scores.shape[:-1], name)
-    if wiring.is_concrete(tau):
-        _checks.check_temperatures(xp, xp.astype(tau, dtype), smallest, name)
-    return xp.astype(tau, dtype)[..., None, None]
+    _checks.check_temperature_shape(tau.shape, batch, name)
+    concrete = wiring.is_concrete(tau)
+    tau = xp.astype(tau, dtype)
+    if concrete:
+        _checks.check_temperatures(xp, tau, smallest, name)
+    return tau[..., None, None]
 
 
 def temperature_of_row(tau: Any, scores: SortedScores, name: str = "tau") -> Any:

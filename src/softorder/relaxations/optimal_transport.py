@@ -20,7 +20,6 @@ from softorder.relaxations.base import (
     check_temperature,
     temperature_of_row,
 )
-from softorder.relaxations.sinkhorn import check_stopping
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +67,8 @@ class OptimalTransportSort(PermutationRelaxation):
     def __post_init__(self) -> None:
         """Check what can be checked without scores."""
         check_temperature(self.epsilon, "epsilon")
-        check_stopping(self.iterations, self.tolerance)
+        _checks.check_iterations(self.iterations)
+        _checks.check_tolerance(self.tolerance)
         _checks.check_targets(self.targets)
 
     def weights(self, scores: SortedScores) -> Explicit:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 import tensorflow as tf
 
-from softorder import _checks
+from softorder import _checks, _messages
 from softorder._array import Wiring, slices
 from softorder._kernels.scan import cumulative_logsumexp
 from softorder.tensorflow import _namespace as xp
@@ -21,7 +21,7 @@ def _read(x: Any, name: str) -> Any:
     if isinstance(x, tf.Variable):
         x = tf.convert_to_tensor(x)
     if not x.shape.is_fully_defined():
-        raise ValueError(_checks.unknown_shape(name, x.shape))
+        raise ValueError(_messages.unknown_shape(name, x.shape))
     return x
 
 
@@ -79,7 +79,7 @@ def _fold(step: Callable[[Any, Any], Any], state: Any, xs: Any) -> Any:
 
 def _host(function: Callable[[numpy.ndarray], numpy.ndarray], x: Any) -> Any:
     if not tf.executing_eagerly():
-        raise TypeError(_checks.needs_values("this relaxation"))
+        raise TypeError(_messages.needs_values("this relaxation"))
     return tf.constant(function(x.numpy()))
 
 

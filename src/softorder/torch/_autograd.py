@@ -260,81 +260,55 @@ def _(scores: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     )
 
 
-@torch.library.custom_op("softorder::product", mutates_args=())
-def _product_op(
-    scores: Tensor,
-    values: Tensor | None,
-    scale: Tensor,
-    positions: Tensor,
-    order: Tensor,
-    counts: Tensor | None,
-    product: str,
-    formula: str,
-    own_scores: bool,
-    flip: bool,
-) -> Tensor:
-    call = Call.of_fields(product, formula, own_scores, flip)
-    held = _hold(call, values, scale, positions, order, counts)
+# What follows the first argument of an operator: the operands, and the fields of the call.
+_OPERANDS = (
+    "Tensor? values, Tensor scale, Tensor positions, Tensor order, Tensor? counts, "
+    "str product, str formula, bool own_scores, bool flip"
+)
+
+
+@torch.library.custom_op(
+    "softorder::product", mutates_args=(), schema=f"(Tensor scores, {_OPERANDS}) -> Tensor"
+)
+def _product_op(scores: Tensor, *operands: Any) -> Tensor:
+    call, held, values = _hold_operands(*operands)
     return _forward(held, call, scores, values)
 
 
 @_product_op.register_fake
-def _(
-    scores: Tensor,
-    values: Tensor | None,
-    scale: Tensor,
-    positions: Tensor,
-    order: Tensor,
-    counts: Tensor | None,
-    product: str,
-    formula: str,
-    own_scores: bool,
-    flip: bool,
-) -> Tensor:
-    call = Call.of_fields(product, formula, own_scores, flip)
+def _(scores: Tensor, values: Tensor | None, *others: Any) -> Tensor:
+    call = Call.of_fields(*others[4:])
     return scores.new_empty(call.result_shape(scores.shape, _shape_of(values)))
 
 
-@torch.library.custom_op("softorder::product_backward", mutates_args=())
-def _product_backward_op(
-    g: Tensor,
-    values: Tensor | None,
-    scale: Tensor,
-    positions: Tensor,
-    order: Tensor,
-    counts: Tensor | None,
-    product: str,
-    formula: str,
-    own_scores: bool,
-    flip: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    call = Call.of_fields(product, formula, own_scores, flip)
-    held = _hold(call, values, scale, positions, order, counts)
-    # What stands for the gradient of no values, or of indices, is empty.
+@torch.library.custom_op(
+    "softorder::product_backward",
+    mutates_args=(),
+    schema=f"(Tensor g, {_OPERANDS}) -> (Tensor, Tensor, Tensor)",
+)
+def _product_backward_op(g: Tensor, *operands: Any) -> tuple[Tensor | None, ...]:
+    _, held, values = _hold_operands(*operands)
+    # The gradient is empty where there are no values, or indices.
     wanted = (True, _has_gradient(values), True)
-    to_scores, to_values, to_scale = _backward(held, g, wanted, order.shape, values)
-    to_values = g.new_empty(0) if to_values is None else to_values
-    return to_scores, to_values, to_scale  # pyright: ignore[reportReturnType]
+    shape = operands[2].shape
+    to_scores, to_values, to_scale = _backward(held, g, wanted, shape, values)
+    return to_scores, g.new_empty(0) if to_values is None else to_values, to_scale
 
 
 @_product_backward_op.register_fake
-def _(
-    g: Tensor,
-    values: Tensor | None,
-    scale: Tensor,
-    positions: Tensor,
-    order: Tensor,
-    counts: Tensor | None,
-    product: str,
-    formula: str,
-    own_scores: bool,
-    flip: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(g: Tensor, values: Tensor | None, _scale: Tensor, positions: Tensor, *_: Any) -> Any:
     return (
-        g.new_empty(order.shape),
+        g.new_empty(positions.shape),
         g.new_empty(values.shape if values is not None and _has_gradient(values) else 0),
         g.new_empty(g.shape[:1], dtype=torch.float64),
     )
+
+
+def _hold_operands(
+    values: Tensor | None, scale: Tensor, *others: Any
+) -> tuple[Call, Any, Tensor | None]:
+    call = Call.of_fields(*others[3:])
+    return call, _hold(call, values, scale, *others[:3]), values
 
 
 def _has_gradient(values: Tensor | None) -> bool:

@@ -9,7 +9,7 @@ import array_api_compat.torch
 import torch
 import torch.utils.checkpoint
 
-from softorder import _checks
+from softorder import _checks, _messages
 from softorder._array import Wiring, slices
 from softorder._kernels.scan import cumulative_logsumexp
 from softorder.torch import _tracing
@@ -19,7 +19,7 @@ from softorder.torch._host import host
 
 def _read(x: torch.Tensor, name: str) -> torch.Tensor:
     if x.layout is not torch.strided or x.is_nested:
-        raise TypeError(_checks.not_dense(name, x))
+        raise TypeError(_messages.not_dense(name, x))
     return x
 
 
