@@ -10,17 +10,10 @@ Importing softorder imports no framework; `softorder.torch` has the torch module
 
 from softorder._autograph import leave_as_written as _leave_as_written
 from softorder._config import config
-from softorder._ops import (
-    argsort,
-    as_relaxation,
-    knn,
-    median,
-    quantile,
-    rank,
-    sort,
-    topk,
-    topk_mask,
-)
+from softorder._ops.common import as_relaxation
+from softorder._ops.quantiles import median, quantile
+from softorder._ops.selection import knn, topk, topk_mask
+from softorder._ops.sorting import argsort, rank, sort
 from softorder._permutation import SoftPermutation, TransposedPermutation
 from softorder._plackett_luce import PlackettLuce
 from softorder.numpy import vjp

@@ -288,15 +288,15 @@ def check_positive_number(
     """
     if isinstance(value, bool) or not isinstance(value, REAL):
         raise type_error(f"{name} must be a positive number", describe(value), fix or _NUMBER)
-    fix, expected = fix or _HARD, f"{name} must be positive and finite"
     try:
         number = float(value)
     except OverflowError:
-        raise value_error(expected, describe(value), fix) from None
+        # Too large for a float: described, for its digits may be many.
+        number, value = math.inf, describe(value)
     if not 0 < number < math.inf:
-        raise value_error(expected, value, fix)
+        raise value_error(f"{name} must be positive and finite", value, fix or _HARD)
     if number < smallest:
-        raise value_error(f"{name} must be at least {smallest:.3g} here", value, fix)
+        raise value_error(f"{name} must be at least {smallest:.3g} here", value, fix or _HARD)
     return number
 
 
@@ -398,11 +398,11 @@ def random_source(name: str, generator: Any, key: Any) -> Any:
     """Return the one of the two sources of random numbers that a framework calls by this name."""
     sources = {"generator": generator, "key": key}
     source = sources.pop(name)
-    for other, given in sources.items():
-        if given is not None:
-            expected = f"the source of random numbers for these scores is {name}="
-            fix = "key= is for JAX, generator= for the others."
-            raise type_error(expected, f"{other}={describe(given)}", fix)
+    ((other, value),) = sources.items()
+    if value is not None:
+        expected = f"the source of random numbers for these scores is {name}="
+        fix = "key= is for JAX, generator= for the others."
+        raise type_error(expected, f"{other}={describe(value)}", fix)
     return source
 
 

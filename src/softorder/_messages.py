@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -97,8 +97,8 @@ def unknown_shape(name: str, shape: object) -> str:
 
 def needs_values(what: str) -> str:
     return message(
-        f"{what} reads values while it computes",
-        "values that are not known yet (inside tf.function)",
+        f"{what} looks at values while it computes",
+        "values that cannot be looked at (inside tf.function)",
         "Call it eagerly, or use SoftSort or NeuralSort.",
     )
 
@@ -127,14 +127,4 @@ def not_one_array(result: Any) -> str:
         describe(result),
         "Return for example so.sort(x), P @ v or numpy.sum(...); of several arrays make one with "
         "numpy.concatenate or numpy.stack, or call vjp for each.",
-    )
-
-
-def not_followed(what: str, keywords: Mapping[str, Any], rules: Mapping[Any, Any]) -> str:
-    """Say that `vjp` cannot follow a function, and which ones it can."""
-    names = sorted(name for f in rules if not (name := f.__name__).startswith("_"))
-    return message(
-        "vjp follows softorder's operations, arithmetic, indexing and some functions of NumPy",
-        what + "".join(f", {name}=" for name in keywords),
-        f"Write it with operators (never in place) and with these: {', '.join(names)}.",
     )

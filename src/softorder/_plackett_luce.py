@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from softorder import _checks, _ops
+from softorder import _checks
 from softorder._array import (
     Array,
     Wiring,
@@ -19,7 +19,7 @@ from softorder._array import (
     take_along,
     wiring_of,
 )
-from softorder._ops import How
+from softorder._ops.common import How, as_relaxation, relax
 from softorder._permutation import SoftPermutation
 
 # Items of one block all come before those of the next, whatever is drawn.
@@ -65,7 +65,7 @@ class PlackettLuce:
     ) -> None:
         """Hold the arguments; nothing is computed yet."""
         self.scores = scores = read(scores, "scores")
-        self.how = _ops.as_relaxation(how)
+        self.how = as_relaxation(how)
         self.dim = dim
         self.mask = mask
         # Whatever is wrong with an argument, a relaxation finds it.
@@ -200,7 +200,7 @@ class PlackettLuce:
         return wiring_of(scores=self.scores)
 
     def _relax(self, scores: Array) -> SoftPermutation:
-        return _ops._permutation(self.how, scores, self.dim, self.mask)
+        return relax(self.how, scores, self.dim, self.mask)
 
     def _items_last(self, x: Array) -> Array:
         return move_axis(self._wiring.xp, x, self.dim, -1)

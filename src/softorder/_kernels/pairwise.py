@@ -39,7 +39,7 @@ def expected_ranks(scores: SortedScores, beats: Callable[[Array], Array], scale:
         # An item does not meet itself: its chance of 1/2 is taken from the 1.
         return 0.5 + xp.sum(chances, axis=-1)
 
-    return contests.by_parts(ranks, math.prod(scores.shape), axis=-1)
+    return by_parts(scores.wiring, ranks, contests.every, math.prod(scores.shape), axis=-1)
 
 
 def rank_distribution(
@@ -78,7 +78,7 @@ def rank_distribution(
             return losses(rows, z, weight)
         return sum(wiring.checkpoint(losses, rows, z[part], weight[part]) for part in parts)
 
-    every = contests.by_parts(distribution, each * len(nodes), axis=-2)
+    every = by_parts(wiring, distribution, contests.every, each * len(nodes), axis=-2)
     # Exactly a distribution, whatever the rounding of the weights.
     return _place(scores, every / xp.sum(every, axis=-1, keepdims=True))
 
@@ -114,20 +114,23 @@ class Contests:
         far = self.far
         return xp.where(difference > far, far, xp.where(difference < -far, -far, difference))
 
-    def by_parts(self, function: Callable[[Array], Array], each: int, axis: int) -> Array:
-        """Return function(rows) for all rows, some at a time, and again in the backward pass.
 
-        Args:
-            function: Of positions (k,).
-            each: How many entries it computes for one of them.
-            axis: Where the positions are in its result.
-        """
-        if self.wiring.is_open((each, *self.every.shape)):
-            return function(self.every)
-        height = max(1, TILE // max(1, each))
-        if self.every.shape[0] <= height:
-            return function(self.every)
-        return self.wiring.by_parts(function, self.every, height, axis)
+def by_parts(
+    wiring: Wiring, function: Callable[[Array], Array], rows: Array, each: int, axis: int
+) -> Array:
+    """Return function(rows), some rows at a time, and again in the backward pass.
+
+    Args:
+        wiring: The framework of the arrays.
+        function: Of rows (k,).
+        rows: (n,) of integers.
+        each: How many entries the function computes for one of them.
+        axis: Where the rows are in its result.
+    """
+    height = max(1, TILE // max(1, each))
+    if wiring.is_open((each, *rows.shape)) or rows.shape[0] <= height:
+        return function(rows)
+    return wiring.by_parts(function, rows, height, axis)
 
 
 def count_losses(wiring: Wiring, chances: Array) -> Array:

@@ -87,10 +87,6 @@ def _cond(predicate: Array, usual: Callable[[], Array], careful: Callable[[], Ar
     return jax.lax.cond(predicate, usual, careful)
 
 
-def _checkpoint(function: Callable[..., Array], *arrays: Array) -> Array:
-    return jax.checkpoint(function)(*arrays)
-
-
 def _by_parts(function: Callable[[Array], Array], rows: Array, height: int, axis: int) -> Array:
     """Return function(rows) part by part, in a loop that is compiled once."""
     n = rows.shape[0]
@@ -165,15 +161,13 @@ def _gumbel(shape: Sequence[int], like: Array, key: Any) -> Array:
 JAX = Wiring(
     name="jax",
     xp=xp,
-    is_compiling=lambda: False,
     is_concrete=_is_concrete,
     is_on_cpu=_is_on_cpu,
-    is_recording=lambda: True,
     stop_gradient=jax.lax.stop_gradient,
     take_along_axis=_take_along_axis,
     add_along_axis=_add_along_axis,
     matmul=functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST),
-    checkpoint=_checkpoint,
+    checkpoint=lambda function, *arrays: jax.checkpoint(function)(*arrays),
     is_plain=_is_plain,
     logsumexp=jax.scipy.special.logsumexp,
     cumulative_sum=jnp.cumsum,

@@ -62,9 +62,7 @@ class Recorded(NDArrayOperatorsMixin):
             del kwargs["out"]
         if method != "__call__" or kwargs:
             detail = "" if method == "__call__" else f".{method}"
-            raise TypeError(
-                _messages.not_followed(f"numpy.{ufunc.__name__}{detail}", kwargs, RULES)
-            )
+            raise _not_followed(f"numpy.{ufunc.__name__}{detail}", *kwargs)
         return self.__array_function__(ufunc, (), args, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -74,12 +72,12 @@ class Recorded(NDArrayOperatorsMixin):
         # Comparisons and indices have no derivative.
         result = function(*values_of(args), **{k: value_of(x) for k, x in kwargs.items()})
         if numpy.asarray(result).dtype.kind not in "biu":
-            raise TypeError(_messages.not_followed(f"numpy.{function.__name__}", kwargs, RULES))
+            raise _not_followed(f"numpy.{function.__name__}", *kwargs)
         return result
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         """Refuse to become an array without a word: it would lose its gradient."""
-        raise TypeError(_messages.not_followed("a conversion to a NumPy array", {}, RULES))
+        raise _not_followed("a conversion to a NumPy array")
 
     def __getattr__(self, name: str) -> Any:
         if name in ("shape", "ndim", "size", "dtype", "device"):
@@ -87,7 +85,7 @@ class Recorded(NDArrayOperatorsMixin):
         function = getattr(numpy, name, None) if hasattr(numpy.ndarray, name) else None
         if function in RULES:
             return functools.partial(RULES[function], self)
-        raise AttributeError(_messages.not_followed(f"the attribute {name}", {}, RULES))
+        raise AttributeError(str(_not_followed(f"the attribute {name}")))
 
     def astype(self, dtype: Any, copy: bool = True) -> Any:
         return RULES[numpy.ndarray.astype](self, dtype)
@@ -114,6 +112,16 @@ class Recorded(NDArrayOperatorsMixin):
 
     def __repr__(self) -> str:
         return f"Recorded({self.value!r})"
+
+
+def _not_followed(what: str, *keywords: str) -> TypeError:
+    """Return an error that says what `vjp` cannot follow, and which functions it can."""
+    names = sorted(name for f in RULES if not (name := f.__name__).startswith("_"))
+    return _messages.type_error(
+        "vjp follows softorder's operations, arithmetic, indexing and some functions of NumPy",
+        what + "".join(f", {name}=" for name in keywords),
+        f"Write it with operators (never in place) and with these: {', '.join(names)}.",
+    )
 
 
 # Function of NumPy -> the same for arrays of which some are recorded; `_rules.py` fills it.

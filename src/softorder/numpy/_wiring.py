@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy
 
 from softorder._array import NUMPY as VALUES
-from softorder._array import Wiring, register, slices
+from softorder._array import Wiring, joined_parts, register
 from softorder._kernels.scan import cumulative_logsumexp
 from softorder.numpy import _rules
 from softorder.numpy._native import NativeProducts
@@ -19,12 +18,6 @@ from softorder.numpy._tape import Recorded, checkpoint, value_of
 # NumPy's functions ask the arrays they are given; this one looks inside without asking.
 _linalg = SimpleNamespace(solve=_rules.solve)
 _namespace: Any = SimpleNamespace(**{**vars(VALUES.xp), "linalg": _linalg})
-
-
-def _by_parts(
-    function: Callable[[numpy.ndarray], Any], rows: numpy.ndarray, height: int, axis: int
-) -> Any:
-    return numpy.concatenate([checkpoint(function, part) for part in slices(rows, height)], axis)
 
 
 def _cumulative_logsumexp(x: Any, axis: int) -> Any:
@@ -47,7 +40,7 @@ RECORDING: Wiring = dataclasses.replace(
     normal_cdf=_rules.normal_cdf,
     host=lambda function, x: VALUES.host(function, value_of(x)),
     cumulative_logsumexp=_cumulative_logsumexp,
-    by_parts=_by_parts,
+    by_parts=joined_parts(numpy.concatenate, checkpoint),
     scan=_rules.scan,
     native=NativeProducts(),
     # A recorded array is never changed in place.

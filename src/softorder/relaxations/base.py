@@ -227,6 +227,17 @@ def _finish(scores: SortedScores, y: Array, dim: int, dtype: Any) -> Array:
     return move_axis(xp, cast(xp, y, dtype), -1, dim)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class WithTau:
+    """The field of the relaxations that have a temperature and nothing else."""
+
+    tau: float | Array = 1.0
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without scores."""
+        check_temperature(self.tau)
+
+
 def check_temperature(tau: Any, name: str = "tau") -> None:
     """Check what can be checked of a temperature without scores: for `__post_init__`."""
     if isinstance(tau, _checks.REAL) or find_wiring(tau) is None:
@@ -236,11 +247,11 @@ def check_temperature(tau: Any, name: str = "tau") -> None:
 def temperature(tau: Any, scores: SortedScores, name: str = "tau") -> Any:
     """Return tau ready to divide (..., k, n): a number, or an array of shape (..., 1, 1)."""
     dtype = scores.dtype
-    smallest = float(scores.wiring.xp.finfo(dtype).smallest_normal)
     if isinstance(tau, _checks.REAL):
+        smallest = float(scores.wiring.xp.finfo(dtype).smallest_normal)
         return _checks.check_positive_number(tau, name, smallest=smallest)
     of_scores = {"scores": scores.scores}
-    return batch_temperature(tau, name, of_scores, scores.shape[:-1], dtype, smallest)
+    return batch_temperature(tau, name, of_scores, scores.shape[:-1], dtype)
 
 
 def batch_temperature(
@@ -249,7 +260,6 @@ def batch_temperature(
     like: dict[str, Array],
     batch: Sequence[int],
     dtype: Any,
-    smallest: float = 0.0,
 ) -> Array:
     """Return an array tau, one value per batch row, ready to divide (..., k, n).
 
@@ -259,7 +269,6 @@ def batch_temperature(
         like: An array of the same framework, by its name.
         batch: The batch shape.
         dtype: What to divide in.
-        smallest: The least temperature, the smallest normal number of the dtype.
     """
     tau = read(tau, name)
     wiring = wiring_of(**like, **{name: tau})
@@ -269,7 +278,7 @@ def batch_temperature(
     concrete = wiring.is_concrete(tau)
     tau = xp.astype(tau, dtype)
     if concrete:
-        _checks.check_temperatures(xp, tau, smallest, name)
+        _checks.check_temperatures(xp, tau, float(xp.finfo(dtype).smallest_normal), name)
     return tau[..., None, None]
 
 

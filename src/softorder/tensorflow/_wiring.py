@@ -105,7 +105,6 @@ TENSORFLOW = Wiring(
     trace=lambda: None if tf.executing_eagerly() else tf.compat.v1.get_default_graph(),
     is_concrete=_is_concrete,
     is_on_cpu=lambda x: "GPU" not in x.device,
-    is_recording=lambda: True,
     outlives=lambda: False,
     copy=lambda x: tf.convert_to_tensor(x) if isinstance(x, tf.Variable) else x,
     read=_read,
@@ -113,8 +112,7 @@ TENSORFLOW = Wiring(
     take_along_axis=_take_along_axis,
     add_along_axis=_add_along_axis,
     matmul=tf.linalg.matmul,
-    # Not tf.recompute_grad: what a function holds, other than variables, would lose its gradient.
-    checkpoint=lambda function, *arrays: function(*arrays),
+    # No checkpoint by tf.recompute_grad: what a function holds would lose its gradient.
     is_plain=lambda *arrays: False,
     logsumexp=lambda x, axis: tf.reduce_logsumexp(x, axis=axis),
     cumulative_sum=lambda x, axis: tf.cumsum(x, axis=axis),

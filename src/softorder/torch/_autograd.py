@@ -23,7 +23,7 @@ from softorder._extension import extension
 from softorder._kernels.definitions import define
 from softorder._kernels.native import hold
 from softorder._kernels.products import Call
-from softorder._kernels.scan import chunked_scan, shift
+from softorder._kernels.scan import chunked_scan, scan_gradient, shift
 from softorder._kernels.scores import SortedRows
 from softorder.torch._tracing import is_plain, is_tracing, is_transformed
 
@@ -45,10 +45,7 @@ def _chunked_scan(gate: Tensor, v: Tensor) -> Tensor:
 
 
 def _scan_gradient(gate: Tensor, f: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the gate and of v: the same recurrence from the other end."""
-    after = torch.cat([gate[..., 1:], torch.zeros_like(gate[..., :1])], -1).conj()
-    to_v = scan(after.flip(-1).resolve_conj(), g.flip(-1)).flip(-1)
-    return (to_v * shift(_NAMESPACE, f).conj()).sum(-2), to_v
+    return scan_gradient(_NAMESPACE, scan, gate, f, g, lambda x: x.conj().resolve_conj())
 
 
 class _Scan(torch.autograd.Function):
@@ -254,10 +251,7 @@ def _sort_op(scores: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
 
 @_sort_op.register_fake
 def _(scores: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-    return (
-        scores.new_empty(scores.shape, dtype=torch.int64),
-        scores.new_empty(scores.shape),
-    )
+    return scores.new_empty(scores.shape, dtype=torch.int64), scores.new_empty(scores.shape)
 
 
 # What follows the first argument of an operator: the operands, and the fields of the call.
