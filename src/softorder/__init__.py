@@ -8,7 +8,7 @@
 Importing softorder imports no framework; `softorder.torch` has the torch modules.
 """
 
-from softorder._autograph import leave_as_written as _leave_as_written
+from softorder._autograph import skip_autograph as _skip_autograph
 from softorder._config import config
 from softorder._ops.common import as_relaxation
 from softorder._ops.quantiles import median, quantile
@@ -67,4 +67,4 @@ __all__ = [
     "vjp",
 ]
 
-_leave_as_written(globals()[name] for name in __all__)
+_skip_autograph(globals()[name] for name in __all__)

@@ -16,8 +16,8 @@ from softorder import _messages
 from softorder._array import Array, Wiring, device_of
 from softorder._kernels.dense import log_softmax
 
-# Above so many entries, a matrix is computed again in the backward pass instead of being kept.
-_KEPT_ENTRIES = 1 << 14
+# A matrix of more entries is recomputed in the backward pass instead of being stored.
+_STORED_ENTRIES = 1 << 14
 _MOST_STEPS = 500
 # While the temperature still falls, the sums need not be exact.
 _ROUGH = 0.05
@@ -123,9 +123,9 @@ class Balance:
         eye = xp.eye(K.shape[-2], dtype=K.dtype, device=device_of(K))
         ridge = xp.where(self._no_row, 1.0, _RIDGE * self._rounding * self.row_sums)
         matrix = eye * (sums + ridge)[..., :, None] - wiring.matmul(K, xp.matrix_transpose(K))
-        # A row that a NaN spoils has no step; the solver would refuse it.
-        spoiled = xp.any(xp.isnan(residual), axis=-1)
-        matrix = xp.where(spoiled[..., None, None], eye, matrix)
+        # A row with a NaN has no step; the solver would refuse it.
+        with_nan = xp.any(xp.isnan(residual), axis=-1)
+        matrix = xp.where(with_nan[..., None, None], eye, matrix)
         step = xp.linalg.solve(matrix, residual[..., None])[..., 0]
         return step, xp.sum(residual * step, axis=-1)
 
@@ -161,7 +161,7 @@ class Balance:
         def reduce(potential: Array) -> Array:
             return self.wiring.logsumexp(logits + potential, axis)
 
-        if self.wiring.is_open(logits.shape) or math.prod(logits.shape) <= _KEPT_ENTRIES:
+        if self.wiring.is_open(logits.shape) or math.prod(logits.shape) <= _STORED_ENTRIES:
             return reduce(potential)
         return self.wiring.checkpoint(reduce, potential)
 
@@ -176,9 +176,9 @@ class Balance:
         error = self.wiring.stop_gradient(xp.abs(xp.expm1(f - following)))
         error = xp.where(xp.isnan(error), math.inf, error)
         # A matrix that came with a NaN must not stop the others.
-        spoiled = xp.any(xp.isnan(self.logits), axis=-1) | xp.isnan(self.row_sums)
-        spoiled = xp.any(spoiled, axis=-1, keepdims=True)
-        return float(xp.max(xp.where(spoiled, 0.0, error)))
+        with_nan = xp.any(xp.isnan(self.logits), axis=-1) | xp.isnan(self.row_sums)
+        with_nan = xp.any(with_nan, axis=-1, keepdims=True)
+        return float(xp.max(xp.where(with_nan, 0.0, error)))
 
     def _halvings(self) -> int:
         """Return how often the temperature must be doubled for the matrix to be smooth."""

@@ -35,7 +35,7 @@ def expected_ranks(scores: SortedScores, beats: Callable[[Array], Array], scale:
     xp = scores.wiring.xp
 
     def ranks(rows: Array) -> Array:
-        chances = xp.where(contests.apart(rows), 0.0, beats(contests.differences(rows)))
+        chances = xp.where(contests.in_other_blocks(rows), 0.0, beats(contests.differences(rows)))
         # An item does not meet itself: its chance of 1/2 is taken from the 1.
         return 0.5 + xp.sum(chances, axis=-1)
 
@@ -64,7 +64,7 @@ def rank_distribution(
 
     def losses(rows: Array, z: Array, weight: Array) -> Array:
         """Return a part of the distribution of the number of losses at `rows`, (..., k, n)."""
-        none = contests.apart(rows) | (rows[:, None] == contests.every)
+        none = contests.in_other_blocks(rows) | (rows[:, None] == contests.every)
         chances = wiring.normal_cdf(contests.differences(rows)[..., None, :] - z)
         chances = xp.where(none[..., None, :], 0.0, chances)
         return xp.sum(weight * count_losses(wiring, chances), axis=-2)
@@ -103,7 +103,7 @@ class Contests:
         self.scale = scale if isinstance(scale, float) else scale[..., None]
         self.far = far
 
-    def apart(self, rows: Array) -> Array:
+    def in_other_blocks(self, rows: Array) -> Array:
         """Tell which positions never meet those of `rows`, (..., k, n): those of other blocks."""
         return pick(self.wiring, self.block, rows)[..., :, None] != self.block[..., None, :]
 

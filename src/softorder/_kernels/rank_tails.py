@@ -47,7 +47,7 @@ def log_rank_probability(scores: SortedScores, item: Array, losses: Array, scale
 
     def part(pairs: Array) -> Array:
         here, first, lost = (pick(wiring, x, pairs)[..., None] for x in (item, begin, losses))
-        meets = ~contests.apart(here[..., 0]) & (contests.every != here)
+        meets = ~contests.in_other_blocks(here[..., 0]) & (contests.every != here)
         number = contests.every - first - xp.astype(contests.every > here, xp.int64)
         above, below = meets & (number < lost), meets & (number >= lost)
         gaps = contests.differences(here[..., 0])

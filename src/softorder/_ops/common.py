@@ -13,7 +13,7 @@ from softorder import _checks, _messages, relaxations
 from softorder._array import Array, find_wiring, read, wiring_of
 from softorder._permutation import SoftPermutation
 from softorder.relaxations import SoftSort
-from softorder.relaxations.base import Relaxation, brief_permutation
+from softorder.relaxations.base import Relaxation, short_lived_permutation
 
 How: TypeAlias = Any
 """A temperature for SoftSort (a number or an array), or a relaxation."""
@@ -114,7 +114,7 @@ def relax(
         needs: Which of its methods, besides `permutation`, serves the operation.
     """
     if hasattr(relaxation, "permutation"):
-        return brief_permutation(relaxation, scores, dim, mask)
+        return short_lived_permutation(relaxation, scores, dim, mask)
     able = [
         name
         for name in relaxations.__all__

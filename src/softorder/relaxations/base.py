@@ -78,20 +78,20 @@ class PermutationRelaxation(Relaxation, ABC):
         """
         how, scores = snapshot(self), own_copy(read(scores, "scores"))
         mask = own_copy(read(mask, "mask"))
-        return how.brief_permutation(scores, dim=dim, mask=mask)
+        return how.short_lived_permutation(scores, dim=dim, mask=mask)
 
-    def brief_permutation(
+    def short_lived_permutation(
         self, scores: Array, *, dim: int = -1, mask: Array | None = None
     ) -> SoftPermutation:
-        """The same without copies, for one who has let go of it before anything can change."""
+        """Return the same without copies: for one operation, before its arguments can change."""
         scores = read(scores, "scores")
         ready, dim = prepare(scores, "scores", dim, mask)
         kernel = chosen_kernel()
 
         def renew() -> Operator:
             with config(kernel=kernel):
-                again = ready.renewed()
-                return dispatch(self.weights(again), again)
+                renewed = ready.renewed()
+                return dispatch(self.weights(renewed), renewed)
 
         return SoftPermutation(
             dispatch(self.weights(ready), ready),
@@ -174,12 +174,12 @@ class SortRelaxation(Relaxation, ABC):
         return _finish(ready, y, place, values.dtype)
 
 
-def brief_permutation(
+def short_lived_permutation(
     relaxation: Any, scores: Array, dim: int, mask: Array | None
 ) -> SoftPermutation:
-    """Return the permutation for one operation; a class may have a `permutation` of its own."""
+    """Return a permutation for one operation; a class may define its own `permutation`."""
     if getattr(type(relaxation), "permutation", None) is PermutationRelaxation.permutation:
-        return relaxation.brief_permutation(scores, dim=dim, mask=mask)
+        return relaxation.short_lived_permutation(scores, dim=dim, mask=mask)
     return relaxation.permutation(scores, dim=dim, mask=mask)
 
 
@@ -211,14 +211,14 @@ def prepare(
 
 
 def _clean(scores: SortedScores, y: Array) -> Array:
-    """Return y with 0 at the positions past the valid items; NaN in a row that a NaN spoils."""
+    """Return y with 0 at the positions past the valid items; NaN in a batch row that has a NaN."""
     xp = scores.wiring.xp
-    spoiled = xp.any(xp.isnan(scores.positions), axis=-1, keepdims=True)
-    # Multiplied, so that it spoils derivatives too, those of a linear function as well.
-    y = y * xp.astype(xp.where(spoiled, math.nan, 1.0), y.dtype)
+    with_nan = xp.any(xp.isnan(scores.positions), axis=-1, keepdims=True)
+    # A product, so that derivatives become NaN too, those of a linear function as well.
+    y = y * xp.astype(xp.where(with_nan, math.nan, 1.0), y.dtype)
     if scores.valid is None:
         return y
-    empty = xp.astype(xp.where(spoiled, math.nan, 0.0), y.dtype)
+    empty = xp.astype(xp.where(with_nan, math.nan, 0.0), y.dtype)
     return xp.where(scores.position_block == MASKED, empty, y)
 
 

@@ -119,8 +119,8 @@ class _Transport:
         block = self._mean_of_group(xp.astype(scores.position_block, xp.float64))
         block = xp.where(sums == 0, MASKED, block)[..., :, None]
         of_item = xp.astype(scores.block, xp.float64)[..., None, :]
-        apart = (block != of_item) | (block == MASKED)
-        return Balance(scores.wiring, xp.where(apart, -math.inf, logits), sums)
+        no_pair = (block != of_item) | (block == MASKED)
+        return Balance(scores.wiring, xp.where(no_pair, -math.inf, logits), sums)
 
     def start(self) -> Array:
         """Return what the iterations begin with, (..., m): the size of each group."""

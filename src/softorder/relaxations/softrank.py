@@ -100,11 +100,11 @@ class _RankDistribution(ScoresOperator, RowOperator):
 
     def log_rows(self, rows: Array | None = None) -> Array:
         xp, n = self.wiring.xp, self.shape[-1]
-        places: Array = arange_like(xp, n, self.order) if rows is None else rows
-        batch = broadcast_shapes(self.shape[:-1], places.shape[:-1])
-        position = xp.broadcast_to(places[..., :, None], (*batch, places.shape[-1], n))
+        positions: Array = arange_like(xp, n, self.order) if rows is None else rows
+        batch = broadcast_shapes(self.shape[:-1], positions.shape[:-1])
+        position = xp.broadcast_to(positions[..., :, None], (*batch, positions.shape[-1], n))
         item = xp.broadcast_to(self.scores.item_positions[..., None, :], position.shape)
-        flat = (*batch, places.shape[-1] * n)
+        flat = (*batch, positions.shape[-1] * n)
         log_p = self._log_entries(xp.reshape(position, flat), xp.reshape(item, flat))
         return xp.reshape(log_p, position.shape)
 

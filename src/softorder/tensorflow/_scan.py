@@ -72,8 +72,8 @@ def sums_over_others(kernel: Exponentials, gap: Any, cut: Any, w: Any, offset: A
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
                 gate = gates(xp, kernel, inputs[0], cut)
-                again = sums_by_scans(scan, xp, kernel, gate, *inputs[1:])
-            return tape.gradient(again, inputs, g)
+                y = sums_by_scans(scan, xp, kernel, gate, *inputs[1:])
+            return tape.gradient(y, inputs, g)
 
         return y, lambda g: _with_derivative(to_inputs, to_inputs_by_scans)(*arrays, g)
 

@@ -237,10 +237,10 @@ def _gradients_with_graph(
     with torch.enable_grad():
         arrays = tuple(x.view_as(x) if isinstance(x, Tensor) else x for x in arrays)
     inputs = [x for x, want in zip(arrays, wanted, strict=True) if want]
-    again = torch.is_grad_enabled()
+    create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
         product = define(TORCH, call, rows.order, rows.counts, *arrays)
-    found = iter(torch.autograd.grad(product, inputs, g, create_graph=again))
+    found = iter(torch.autograd.grad(product, inputs, g, create_graph=create_graph))
     return [next(found) if want else None for want in wanted]
 
 
