@@ -193,7 +193,6 @@ NUMPY = Wiring(
     xp=array_api_compat.numpy,
     is_concrete=lambda x: True,
     is_on_cpu=lambda x: True,
-    is_recording=lambda: False,
     stop_gradient=lambda x: x,
     take_along_axis=numpy.take_along_axis,
     add_along_axis=_numpy_add_along_axis,

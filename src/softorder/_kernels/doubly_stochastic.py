@@ -23,7 +23,7 @@ _MOST_STEPS = 500
 _ROUGH = 0.05
 # In units of rounding. Newton's matrix is singular, for potentials are known up to a constant.
 _RIDGE = 450
-# In the same units: what the dual may seem to lose where there is nothing left to gain.
+# In units of rounding: how much worse the dual may look once it has converged.
 _NO_LOSS = 4500
 
 
@@ -48,10 +48,14 @@ class Balance:
         self._rounding = float(xp.finfo(logits.dtype).eps)
         none = logits == -math.inf
         self._no_row, self._no_column = xp.all(none, axis=-1), xp.all(none, axis=-2)
-        # What takes no part has some finite sum, which is not used: -inf would become a NaN.
+        # Rows and columns that take no part get finite logits, not used: -inf would give NaN.
         self._for_rows = xp.where(self._no_row[..., :, None], 0.0, logits)
         self._for_columns = xp.where(self._no_column[..., None, :], 0.0, logits)
         self._log_row_sums = xp.log(xp.where(self._no_row, 1.0, row_sums))
+
+    def solve(self, g: Array, iterations: int, tolerance: float | None) -> Array:
+        """Return the logarithm of the matrix, from g (..., m): `converge` if given a tolerance."""
+        return self.iterate(g, iterations) if tolerance is None else self.converge(g, tolerance)
 
     def iterate(self, g: Array, iterations: int) -> Array:
         """Return the logarithm of the matrix after some iterations from g (..., m)."""
@@ -135,7 +139,7 @@ class Balance:
         before, size = self._dual(g), xp.ones_like(slope)
         for _ in range(40):
             worse = self._dual(g + size[..., None] * step) > before - 1e-4 * size * slope
-            # Where nothing is left to gain, rounding must not look like a loss.
+            # Once it has converged, rounding must not look like a loss.
             worse = worse & (slope > _NO_LOSS * self._rounding)
             if not bool(xp.any(worse)):
                 break
@@ -186,7 +190,7 @@ class Balance:
         logits = self.wiring.stop_gradient(self.logits)
         finite = xp.where(xp.isfinite(logits), logits, 0.0)
         spread = float(xp.max(finite)) - float(xp.min(finite))
-        # Past the largest number there is none to halve.
+        # Bounded, for an infinite spread has no logarithm.
         return max(0, math.ceil(math.log2(min(max(spread, 1.0), 1e300) / 8)))
 
     def _is_empty(self) -> bool:

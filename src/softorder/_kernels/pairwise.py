@@ -96,7 +96,7 @@ class Contests:
         """Hold the scores, and how large a scaled difference can be."""
         self.wiring = scores.wiring
         xp = self.wiring.xp
-        # Not inside what is computed twice: `scores` computes a thing once.
+        # Here, not inside a checkpoint: `scores` caches what it computes.
         self.block = scores.position_block
         self.every = arange_like(xp, scores.shape[-1], scores.order)
         self.x = xp.astype(scores.sorted_items, xp.float64)

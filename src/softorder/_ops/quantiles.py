@@ -95,7 +95,7 @@ def _quantile_of_all(
     return xp.reshape(y, (*y.shape, *(1 for _ in x.shape))) if keepdim else y
 
 
-# What becomes of (xp, position below, weight of the one above).
+# Interpolation -> what (xp, position below, weight of the position above) become.
 _BETWEEN: dict[str, Callable[[Any, Array, Array], tuple[Array, Array]]] = {
     "linear": lambda xp, low, weight: (low, weight),
     "lower": lambda xp, low, weight: (low, xp.zeros_like(weight)),
@@ -103,7 +103,7 @@ _BETWEEN: dict[str, Callable[[Any, Array, Array], tuple[Array, Array]]] = {
         xp.where(weight > 0, low + 1, low),
         xp.zeros_like(weight),
     ),
-    # Of two that are equally near, that of even number.
+    # Of two positions that are equally near, the even one.
     "nearest": lambda xp, low, weight: (
         xp.where((weight > 0.5) | ((weight == 0.5) & (low % 2 == 1)), low + 1, low),
         xp.zeros_like(weight),
@@ -124,7 +124,7 @@ def _quantiles(wiring: Wiring, x: Array, q: Any) -> tuple[Any, bool]:
     _checks.check_probabilities(xp, levels, wiring.is_concrete(levels))
     several = levels.ndim == 1
     if find_wiring(q) is None:
-        # Not the array: without float64 it would lose digits.
+        # Numbers, not the array: without float64 it would lose digits.
         return (q if several else [q]), several
     return xp.reshape(widen(xp, levels), (-1,)), several
 
@@ -132,7 +132,7 @@ def _quantiles(wiring: Wiring, x: Array, q: Any) -> tuple[Any, bool]:
 def _interpolate(
     wiring: Wiring, P: SoftPermutation, values: Array, q: Any, count: Any, between: Any
 ) -> Array:
-    """Return the soft values (..., n) at the places q (count - 1) of an increasing P, (..., q)."""
+    """Return soft values (..., q): of values (..., n), at the positions q (count - 1) of P."""
     xp = wiring.xp
     if values.shape[-1] == 0:
         shape = (*values.shape[:-1], q.shape[0] if hasattr(q, "shape") else len(q))
@@ -140,7 +140,7 @@ def _interpolate(
     low, weight = between(xp, *quantile_places(wiring, q, count, values))
     weight = cast(xp, weight, values.dtype)
     below = P.apply(values, rows=low)
-    # The row above is not looked at where it has no weight: it may be infinite, or not there.
+    # Where the row above has no weight it is ignored: it may be infinite, or missing.
     above = P.apply(values, rows=xp.where(weight > 0, low + 1, low))
     above = xp.where(weight > 0, above, 0.0)
     return xp.where(weight > 0, (1 - weight) * below + weight * above, below)

@@ -141,7 +141,7 @@ def knn(
     scores = -squared_distances(wiring, query, neighbors, mask)
     taking_part = None if mask is None else xp.broadcast_to(mask[..., None, :], scores.shape)
     weights = topk_mask(scores, k, how, mask=taking_part)
-    # Where fewer than k take part, their rows are all there is to average.
+    # Where fewer than k candidates take part, only their rows are averaged.
     if mask is not None:
         count = count_valid(xp, taking_part)
         k = xp.where(count > k, k, xp.where(count == 0, 1, count))

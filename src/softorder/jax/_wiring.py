@@ -30,10 +30,6 @@ except ImportError:  # before JAX 0.10
 _pytrees.register()
 
 
-def _is_tracer(x: Any) -> bool:
-    return isinstance(x, Tracer)
-
-
 def _trace() -> object:
     return get_opaque_trace_state(convention="nnx")
 
@@ -47,14 +43,14 @@ def _is_concrete(x: Array) -> bool:
 
     While jit traces, an operation on constants becomes a part of the program.
     """
-    if _is_tracer(x) or not _is_on_cpu(x):
+    if isinstance(x, Tracer) or not _is_on_cpu(x):
         return False
-    return _trace() == _EAGER or not _is_tracer(jax.lax.neg(numpy.float32(0)))
+    return _trace() == _EAGER or not isinstance(jax.lax.neg(numpy.float32(0)), Tracer)
 
 
 def _is_on_cpu(x: Array) -> bool:
     # Where a tracer will be is known when it is compiled: the primitives choose then.
-    return _is_tracer(x) or all(device.platform == "cpu" for device in x.devices())
+    return isinstance(x, Tracer) or all(device.platform == "cpu" for device in x.devices())
 
 
 def _is_plain(*arrays: Any) -> bool:

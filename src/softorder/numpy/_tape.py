@@ -19,7 +19,7 @@ from softorder import _messages
 
 Gradients: TypeAlias = "Iterable[tuple[Node, numpy.ndarray]]"
 
-# What is made later has the greater number: to go down the numbers is to go back in time.
+# Numbers grow as nodes are made, so that going down the numbers is going back in time.
 _numbers = itertools.count()
 
 

@@ -14,7 +14,7 @@ from softorder.numpy._tape import Recorded, now, pull_back, value_of
 
 
 class _Running(threading.local):
-    # What an inner vjp returns would be a constant for the outer one, without a word.
+    # An inner vjp would silently return a constant for the outer one: hence an error.
     vjp: Callable[..., Any] | None = None
 
 

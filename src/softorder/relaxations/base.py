@@ -39,7 +39,7 @@ class Relaxation:
     """
 
     hint = ""
-    """What to do instead, for one that does not serve an operation."""
+    """What to use instead, in the error of an operation that the relaxation does not serve."""
 
 
 class PermutationRelaxation(Relaxation, ABC):

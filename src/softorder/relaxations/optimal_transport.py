@@ -78,10 +78,7 @@ class OptimalTransportSort(PermutationRelaxation):
 
         def log_matrix() -> Array:
             balance, start = transport.balance(), transport.start()
-            if self.tolerance is None:
-                log_p = balance.iterate(start, self.iterations)
-            else:
-                log_p = balance.converge(start, self.tolerance)
+            log_p = balance.solve(start, self.iterations, self.tolerance)
             return scores.wiring.xp.astype(log_p, scores.dtype)
 
         if self.targets is None:
@@ -152,7 +149,7 @@ class _Transport:
         x = xp.astype(self.scores.sorted_items, xp.float64)
         number = xp.astype(count_valid(xp, finite), xp.float64)
         number = xp.where(number == 0, 1.0, number)
-        # Taken from the first, so that equal scores have no variance at all.
+        # Measured from the first score, so that equal scores have a variance of exactly 0.
         first = finite & (_positions(self.scores) == self.scores.spans()[0])
         x = x - self.scores.wiring.stop_gradient(
             xp.sum(xp.where(first, x, 0.0), axis=-1, keepdims=True)

@@ -92,11 +92,7 @@ class Sinkhorn:
         logits = xp.where(with_nan, math.nan, logits)
         sums = xp.ones(matrix.shape[:-1], dtype=xp.float64, device=device_of(matrix))
         balance = Balance(wiring, logits, sums)
-        start = xp.zeros_like(sums)
-        if self.tolerance is None:
-            log_p = balance.iterate(start, self.iterations)
-        else:
-            log_p = balance.converge(start, self.tolerance)
+        log_p = balance.solve(xp.zeros_like(sums), self.iterations, self.tolerance)
         dtype = widen(xp, matrix).dtype
         return _Matching(wiring, logits, xp.astype(log_p, dtype))
 
@@ -143,7 +139,7 @@ def gumbel_sinkhorn(
 
 
 class _Matching(RowOperator):
-    """A matrix that was made of a matrix: it has an order, but no scores."""
+    """The balanced matrix. It has an order, but no scores."""
 
     def __init__(self, wiring: Wiring, logits: Array, log_matrix: Array) -> None:
         self.wiring = wiring

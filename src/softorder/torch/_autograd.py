@@ -127,7 +127,7 @@ def _view(x: Tensor | None) -> Any:
     """Return a contiguous NumPy view of a tensor; None stays None."""
     if x is None:
         return None
-    # Asking first is quicker than what would do nothing.
+    # `detach` takes longer than this test.
     if x.requires_grad:
         x = x.detach()
     return x.numpy() if x.is_contiguous() else x.contiguous().numpy()
@@ -135,7 +135,7 @@ def _view(x: Tensor | None) -> Any:
 
 def _sort(scores: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     x = _view(scores)
-    # Quicker than tensors seen as arrays.
+    # NumPy arrays are quicker to make than tensors.
     order, positions = numpy.empty(x.shape, numpy.int64), numpy.empty_like(x)
     extension.sort(x, _view(valid), order, positions, torch.get_num_threads())
     return torch.from_numpy(order), torch.from_numpy(positions)

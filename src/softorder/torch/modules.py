@@ -149,8 +149,8 @@ class _Operation(nn.Module):
     def how(self) -> Any:
         """The relaxation, with whatever stands under the names of its registered fields now.
 
-        That may be other tensors than it came with: `load_state_dict(assign=True)`,
-        `torch.func.functional_call` and assignments put them there.
+        These may differ from the tensors that it was made with: `load_state_dict(assign=True)`,
+        `torch.func.functional_call` and assignments replace them.
         """
         if "how" in self._modules:
             return self._modules["how"]
