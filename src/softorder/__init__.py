@@ -11,8 +11,9 @@ Importing softorder imports no framework; `softorder.torch` has the torch module
 from softorder._autograph import skip_autograph as _skip_autograph
 from softorder._config import config
 from softorder._ops.common import as_relaxation
+from softorder._ops.neighbors import knn
 from softorder._ops.quantiles import median, quantile
-from softorder._ops.selection import knn, topk, topk_mask
+from softorder._ops.selection import topk, topk_mask
 from softorder._ops.sorting import argsort, rank, sort
 from softorder._permutation import SoftPermutation, TransposedPermutation
 from softorder._plackett_luce import PlackettLuce

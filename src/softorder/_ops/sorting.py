@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from softorder import _checks
 from softorder._array import Array, arange_like, cast, move_axis, read, widen, wiring_of
 from softorder._ops.common import How, as_scores, operation, relax, relaxation_for
@@ -104,7 +102,8 @@ def argsort(
     P = relax(relaxation_for(how, x), x, dim, mask)
     xp = wiring_of(x=x).xp
     index = xp.astype(arange_like(xp, x.shape[dim], x), widen(xp, x).dtype)
-    return (P if descending else P.flip()).apply(_along(xp, index, dim, x.ndim), dim)
+    # One vector of indices for the whole batch: the positions come out last.
+    return move_axis(xp, (P if descending else P.flip()).apply(index), -1, dim)
 
 
 @operation()
@@ -158,10 +157,3 @@ def _key_dim(dim: int, ndim: int, key_ndim: int) -> int:
         return dim
     # Keys lack feature dimensions: theirs are the leading ones of the values.
     return min(dim + ndim, key_ndim - 1)
-
-
-def _along(xp: Any, vector: Array, dim: int, ndim: int) -> Array:
-    """Return a vector as an array of ndim dimensions that lies along `dim`."""
-    shape = [1] * ndim
-    shape[dim] = vector.shape[0]
-    return xp.reshape(vector, tuple(shape))

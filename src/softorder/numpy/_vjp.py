@@ -10,7 +10,7 @@ import numpy
 
 from softorder import _checks, _messages
 from softorder._array import find_wiring
-from softorder.numpy._tape import Recorded, now, pull_back, value_of
+from softorder.numpy._tape import Node, Recorded, now, pull_back, value_of
 
 
 class _Running(threading.local):
@@ -77,8 +77,13 @@ def vjp(
         _running.vjp = None
     if not isinstance(result, (Recorded, numpy.ndarray, numpy.generic)):
         raise TypeError(_messages.not_one_array(result))
-    y = numpy.array(value_of(result))
     leaves = [a.node for a in arguments if isinstance(a, Recorded)]
+    return _with_pullback(result, leaves, since)
+
+
+def _with_pullback(result: Any, leaves: list[Node], since: int) -> tuple[numpy.ndarray, Any]:
+    """Return the value of a result, and what maps a gradient of it to those of the leaves."""
+    y = numpy.array(value_of(result))
 
     def pullback(g: Any) -> Any:
         """Return the gradient of sum(g * y)."""

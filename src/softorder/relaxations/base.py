@@ -133,13 +133,12 @@ class RankRelaxation(Relaxation, ABC):
             The shape and dtype of the scores; float32 for half precision, which cannot count far.
         """
         scores = read(scores, "scores")
-        ready, place = prepare(scores, "scores", dim, mask, negate=not descending)
+        ready, dim = prepare(scores, "scores", dim, mask, negate=not descending)
         xp = ready.wiring.xp
         ranks = self.ranks(ready)
         ranks = ranks + xp.astype(ready.spans()[0], ranks.dtype)
-        return _finish(
-            ready, ready.by_item(_clean(ready, ranks)), place, wide_dtype(xp, scores.dtype)
-        )
+        ranks = ready.by_item(_clean(ready, ranks))
+        return _finish(ready, ranks, dim, wide_dtype(xp, scores.dtype))
 
 
 class SortRelaxation(Relaxation, ABC):
@@ -167,11 +166,11 @@ class SortRelaxation(Relaxation, ABC):
             The shape and dtype of the values.
         """
         values = read(values, "values")
-        ready, place = prepare(values, "values", dim, mask, negate=not descending)
+        ready, dim = prepare(values, "values", dim, mask, negate=not descending)
         xp, exact = ready.wiring.xp, ready.sorted()
         y = xp.where(ready.position_block == FINITE, self.values(ready), exact)
         y = _clean(ready, y if descending else -y)
-        return _finish(ready, y, place, values.dtype)
+        return _finish(ready, y, dim, values.dtype)
 
 
 def short_lived_permutation(

@@ -290,19 +290,13 @@ class KNN(_Operation):
 
     def call(self, query: Any, neighbors: Any, labels: Any = None, mask: Any = None) -> Any:
         """Return weights of the neighbours, or with labels the probabilities of the classes."""
-        how = self._relaxation()
+        arguments = {"how": self._relaxation(), **self.arguments}
 
         def of(query: Any, neighbors: Any, labels: Any, mask: Any) -> Any:
             # A row of a plain table of queries is a single one.
             single = query.shape.rank == 1
-            found = softorder.knn(
-                query[None, :] if single else query,
-                neighbors,
-                how=how,
-                labels=labels,
-                mask=mask,
-                **self.arguments,
-            )
+            query = query[None, :] if single else query
+            found = softorder.knn(query, neighbors, labels=labels, mask=mask, **arguments)
             return found[0, ...] if single else found
 
         return _over_batch(of, query, neighbors, labels, mask)
