@@ -26,9 +26,9 @@ def via(relaxation):
     class Via(relaxation):
         kernel: str = "dense"
 
-        def brief_permutation(self, scores, *, dim=-1, mask=None):
+        def short_lived_permutation(self, scores, *, dim=-1, mask=None):
             with so.config(kernel=self.kernel):
-                return super().brief_permutation(scores, dim=dim, mask=mask)
+                return super().short_lived_permutation(scores, dim=dim, mask=mask)
 
     return Via
 

@@ -276,7 +276,10 @@ def test_what_is_chosen_and_what_cannot_be_is_said():
     narrow, portable = jax.enable_x64(False), so.config(kernel="portable")
     with narrow, portable, pytest.raises(ValueError, match="jax_enable_x64"):
         so.sort(x, so.SoftSort(0.1, "square"))
-    with so.config(kernel="native"), pytest.raises(ValueError, match='serves SoftSort with metric="abs"'):
+    with (
+        so.config(kernel="native"),
+        pytest.raises(ValueError, match='serves SoftSort with metric="abs"'),
+    ):
         so.sort(x, so.SoftSort(0.1, 1.5))
 
 

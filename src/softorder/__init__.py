@@ -8,19 +8,13 @@
 Importing softorder imports no framework; `softorder.torch` has the torch modules.
 """
 
-from softorder._autograph import leave_as_written as _leave_as_written
+from softorder._autograph import skip_autograph as _skip_autograph
 from softorder._config import config
-from softorder._ops import (
-    argsort,
-    as_relaxation,
-    knn,
-    median,
-    quantile,
-    rank,
-    sort,
-    topk,
-    topk_mask,
-)
+from softorder._ops.common import as_relaxation
+from softorder._ops.neighbors import knn
+from softorder._ops.quantiles import median, quantile
+from softorder._ops.selection import topk, topk_mask
+from softorder._ops.sorting import argsort, rank, sort
 from softorder._permutation import SoftPermutation, TransposedPermutation
 from softorder._plackett_luce import PlackettLuce
 from softorder.numpy import vjp
@@ -74,4 +68,4 @@ __all__ = [
     "vjp",
 ]
 
-_leave_as_written(globals()[name] for name in __all__)
+_skip_autograph(globals()[name] for name in __all__)

@@ -24,10 +24,8 @@ def describe() -> Iterator[tuple[str, str]]:
     if extension is None:
         yield "native kernel", f"not there: {why_missing()}"
     else:
-        found = (
-            f"built, for NumPy, torch and JAX; uses {extension.instruction_set()} instructions here"
-        )
-        yield "native kernel", found
+        used = extension.instruction_set()
+        yield "native kernel", f"built, for NumPy, torch and JAX; uses {used} instructions here"
     yield "threads", f"{cpu_threads()} (NumPy and JAX; for tensors of torch its own setting)"
     for framework in ("numpy", "torch", "jax", "tensorflow"):
         yield framework, _version(framework)

@@ -19,7 +19,7 @@ import array_api_compat.numpy
 import numpy
 import scipy.special
 
-from softorder import _checks
+from softorder import _checks, _messages
 
 Array: TypeAlias = Any
 """An array of any framework. The standard has no common type to name here."""
@@ -119,15 +119,12 @@ class Wiring:
 
     name: str
     xp: ModuleType
-    is_compiling: Callable[[], bool]
     is_concrete: Callable[[Array], bool]
     is_on_cpu: Callable[[Array], bool]
-    is_recording: Callable[[], bool]
     stop_gradient: Callable[[Array], Array]
     take_along_axis: Callable[[Array, Array, int], Array]
     add_along_axis: Callable[[Array, Array, int], Array]
     matmul: Callable[[Array, Array], Array]
-    checkpoint: Callable[..., Array]
     is_plain: Callable[..., bool]
     logsumexp: Callable[[Array, int], Array]
     cumulative_sum: Callable[[Array, int], Array]
@@ -138,6 +135,9 @@ class Wiring:
     by_parts: Callable[[Callable[[Array], Array], Array, int, int], Array]
     fold: Callable[[Callable[[Array, Any], Array], Array, Any], Array] = _fold
     cond: Callable[[Array, Callable[[], Array], Callable[[], Array]], Array] = _cond
+    is_compiling: Callable[[], bool] = lambda: False
+    is_recording: Callable[[], bool] = lambda: True
+    checkpoint: Callable[..., Array] = lambda function, *arrays: function(*arrays)
     fuses: Callable[[], bool] = lambda: False
     trace: Callable[[], object] = lambda: None
     varied_shapes: bool = True
@@ -181,24 +181,22 @@ def _numpy_cumulative_logsumexp(x: numpy.ndarray, axis: int) -> numpy.ndarray:
         return numpy.logaddexp.accumulate(x, axis=axis)
 
 
-def _numpy_by_parts(
-    function: Callable[[Array], Array], rows: Array, height: int, axis: int
-) -> Array:
-    return numpy.concatenate([function(part) for part in slices(rows, height)], axis=axis)
+def joined_parts(concatenate: Callable[..., Array], checkpoint: Callable[..., Array]) -> Any:
+    """Return a `Wiring.by_parts` that computes one part after the other."""
+    return lambda function, rows, height, axis: concatenate(
+        [checkpoint(function, part) for part in slices(rows, height)], axis
+    )
 
 
 NUMPY = Wiring(
     name="numpy",
     xp=array_api_compat.numpy,
-    is_compiling=lambda: False,
     is_concrete=lambda x: True,
     is_on_cpu=lambda x: True,
-    is_recording=lambda: False,
     stop_gradient=lambda x: x,
     take_along_axis=numpy.take_along_axis,
     add_along_axis=_numpy_add_along_axis,
     matmul=numpy.matmul,
-    checkpoint=lambda function, *arrays: function(*arrays),
     is_plain=_numpy_is_plain,
     copy=numpy.copy,
     logsumexp=scipy.special.logsumexp,
@@ -207,7 +205,7 @@ NUMPY = Wiring(
     host=lambda function, x: function(x),
     gumbel=_numpy_gumbel,
     cumulative_logsumexp=_numpy_cumulative_logsumexp,
-    by_parts=_numpy_by_parts,
+    by_parts=joined_parts(numpy.concatenate, lambda function, part: function(part)),
 )
 
 
@@ -290,12 +288,12 @@ def wiring_of(**arrays: Array | None) -> Wiring:
             continue
         wiring = find_wiring(array)
         if wiring is None:
-            raise TypeError(_checks.not_an_array(name, array, ["numpy", *_FRAMEWORKS]))
+            raise TypeError(_messages.not_an_array(name, array, ["numpy", *_FRAMEWORKS]))
         found[name] = wiring
     (first, wiring), *others = found.items()
     for name, other in others:
         if other is not wiring:
-            raise TypeError(_checks.mixed_frameworks(first, wiring.name, name, other.name))
+            raise TypeError(_messages.mixed_frameworks(first, wiring.name, name, other.name))
     return wiring
 
 

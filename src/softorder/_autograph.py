@@ -6,11 +6,11 @@ import types
 from collections.abc import Iterable
 
 
-def leave_as_written(things: Iterable[object]) -> None:
+def skip_autograph(things: Iterable[object]) -> None:
     """Mark functions, and the methods of classes, so that `tf.function` calls them as they are.
 
-    Its AutoGraph would rewrite every function that is called, to make graphs of Python's `if` and
-    `for`. There is nothing to gain here, and it takes seconds.
+    AutoGraph rewrites every function that is called, to turn Python's `if` and `for` into graphs.
+    Nothing here needs that, and it takes seconds.
     """
     for thing in things:
         for function in _functions(thing):

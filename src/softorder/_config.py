@@ -23,8 +23,8 @@ _settings = _Settings()
 def config(*, kernel: str | None = None) -> Iterator[None]:
     """Choose, in this thread and inside the `with` block, which kernel computes products with P.
 
-    Left alone, softorder chooses by shape, device and metric; `python -m softorder info` tells
-    what. A kernel that was asked for and cannot serve is an error, when the relaxation is applied.
+    By default softorder chooses by shape, device and metric; `python -m softorder info` tells what.
+    It is an error, when the relaxation is applied, if a kernel is asked for that cannot serve.
 
     Args:
         kernel: "native" (C++, on the CPU; NeuralSort, and SoftSort with metric "abs" or "square"),

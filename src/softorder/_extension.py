@@ -15,11 +15,11 @@ extension: Any
 try:
     extension = importlib.import_module("softorder._native")
 except ModuleNotFoundError:
-    # Installed with SOFTORDER_NATIVE=0, or without a compiler. Anything else that goes wrong here
-    # is an error: a kernel that was built must not go missing without a word.
+    # Installed with SOFTORDER_NATIVE=0, or without a compiler. Any other failure is an error: a
+    # kernel that was built must not be skipped silently.
     extension = None
 
-# pip keeps a wheel that was built without a compiler, and would take it again.
+# pip caches a wheel that was built without a compiler, and would install it again.
 _REINSTALL = "pip install --force-reinstall --no-deps --no-cache-dir softorder"
 
 

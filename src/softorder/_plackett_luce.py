@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from softorder import _checks, _ops
+from softorder import _checks
 from softorder._array import (
     Array,
     Wiring,
@@ -19,7 +19,7 @@ from softorder._array import (
     take_along,
     wiring_of,
 )
-from softorder._ops import How
+from softorder._ops.common import How, as_relaxation, relax
 from softorder._permutation import SoftPermutation
 
 # Items of one block all come before those of the next, whatever is drawn.
@@ -65,10 +65,10 @@ class PlackettLuce:
     ) -> None:
         """Hold the arguments; nothing is computed yet."""
         self.scores = scores = read(scores, "scores")
-        self.how = _ops.as_relaxation(how)
+        self.how = as_relaxation(how)
         self.dim = dim
         self.mask = mask
-        # Whatever is wrong with an argument, a relaxation finds it.
+        # Relaxing the scores once checks every argument.
         self._relax(scores)
         self.dim = _checks.check_dim(dim, scores.ndim)
 
@@ -183,7 +183,7 @@ class PlackettLuce:
         shape = (_checks.check_sample_count(samples), *[1] * missing)
         drawn = self._draw(shape, self._source(generator, key))
         log_p = self._log_prob(drawn)
-        # The factor is 1. Its derivatives are those of the chance of what was drawn.
+        # This factor is 1; its derivatives are those of the likelihood of the draws.
         likelihood = xp.exp(log_p - wiring.stop_gradient(log_p))
         estimate = xp.mean((log_p - other._log_prob(drawn)) * likelihood, axis=0)
         return cast(xp, estimate, promote(xp, self.scores.dtype, other.scores.dtype))
@@ -200,7 +200,7 @@ class PlackettLuce:
         return wiring_of(scores=self.scores)
 
     def _relax(self, scores: Array) -> SoftPermutation:
-        return _ops._permutation(self.how, scores, self.dim, self.mask)
+        return relax(self.how, scores, self.dim, self.mask)
 
     def _items_last(self, x: Array) -> Array:
         return move_axis(self._wiring.xp, x, self.dim, -1)
@@ -248,7 +248,7 @@ class PlackettLuce:
         backwards = xp.flip(xp.where(finite, x, -math.inf), axis=-1)
         rest = xp.flip(wiring.cumulative_logsumexp(backwards, -1), axis=-1)
         log_p = xp.where(finite, x - rest, -xp.log(xp.astype(left, xp.float64)))
-        # Plus nothing, unless a NaN stands where none is expected.
+        # Adds 0, or NaN where a score is NaN.
         total = xp.sum(log_p + 0.0 * x, axis=-1)
         possible = xp.all(take_along(wiring, block, permutation, axis=-1) == expected, axis=-1)
         return xp.where(possible | xp.isnan(total), total, -math.inf)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 
-from softorder import _checks
+from softorder import _messages
 from softorder._array import Wiring
 from softorder._config import chosen_kernel
 from softorder._extension import is_built
@@ -96,7 +96,7 @@ def _refusal(
     """Return why an engine cannot serve."""
     if name == "native" and not is_built():
         return RuntimeError(
-            _checks.message(
+            _messages.message(
                 'kernel="native" needs the compiled extension softorder._native',
                 "an installation without it",
                 "Reinstall softorder with a C++ compiler and without SOFTORDER_NATIVE=0, or use "
@@ -113,7 +113,7 @@ def _refusal(
         served += " where there is float64"
         found += " in JAX without 64-bit types"
         fix = f'{fix} jax.config.update("jax_enable_x64", True) brings float64.'
-    return ValueError(_checks.message(f'kernel="{name}" serves {served}', found, fix))
+    return _messages.value_error(f'kernel="{name}" serves {served}', found, fix)
 
 
 def _describe(spec: KernelSpec | RowSoftmax) -> str:
@@ -121,5 +121,5 @@ def _describe(spec: KernelSpec | RowSoftmax) -> str:
     if isinstance(formula, Stationary):
         return f"metric={formula.power}"
     if isinstance(formula, SemiMetric):
-        return f"metric={_checks.describe(formula.metric)}"
+        return f"metric={_messages.describe(formula.metric)}"
     return "another relaxation"

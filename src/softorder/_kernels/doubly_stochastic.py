@@ -12,18 +12,18 @@ import math
 import warnings
 from typing import Any
 
-from softorder import _checks
+from softorder import _messages
 from softorder._array import Array, Wiring, device_of
 from softorder._kernels.dense import log_softmax
 
-# Above so many entries, a matrix is computed again in the backward pass instead of being kept.
-_KEPT_ENTRIES = 1 << 14
+# A matrix of more entries is recomputed in the backward pass instead of being stored.
+_STORED_ENTRIES = 1 << 14
 _MOST_STEPS = 500
 # While the temperature still falls, the sums need not be exact.
 _ROUGH = 0.05
 # In units of rounding. Newton's matrix is singular, for potentials are known up to a constant.
 _RIDGE = 450
-# In the same units: what the dual may seem to lose where there is nothing left to gain.
+# In units of rounding: how much worse the dual may look once it has converged.
 _NO_LOSS = 4500
 
 
@@ -48,10 +48,14 @@ class Balance:
         self._rounding = float(xp.finfo(logits.dtype).eps)
         none = logits == -math.inf
         self._no_row, self._no_column = xp.all(none, axis=-1), xp.all(none, axis=-2)
-        # What takes no part has some finite sum, which is not used: -inf would become a NaN.
+        # Rows and columns that take no part get finite logits, not used: -inf would give NaN.
         self._for_rows = xp.where(self._no_row[..., :, None], 0.0, logits)
         self._for_columns = xp.where(self._no_column[..., None, :], 0.0, logits)
         self._log_row_sums = xp.log(xp.where(self._no_row, 1.0, row_sums))
+
+    def solve(self, g: Array, iterations: int, tolerance: float | None) -> Array:
+        """Return the logarithm of the matrix, from g (..., m): `converge` if given a tolerance."""
+        return self.iterate(g, iterations) if tolerance is None else self.converge(g, tolerance)
 
     def iterate(self, g: Array, iterations: int) -> Array:
         """Return the logarithm of the matrix after some iterations from g (..., m)."""
@@ -82,7 +86,7 @@ class Balance:
         g, error = constant._approach(g, tolerance)
         if error > tolerance:
             warnings.warn(
-                _checks.message(
+                _messages.message(
                     f"the sums of the matrix were to reach the tolerance {tolerance:g}",
                     f"an error of {error:.3g} after {_MOST_STEPS} steps",
                     "Raise the temperature or the tolerance, or give iterations= instead.",
@@ -123,9 +127,9 @@ class Balance:
         eye = xp.eye(K.shape[-2], dtype=K.dtype, device=device_of(K))
         ridge = xp.where(self._no_row, 1.0, _RIDGE * self._rounding * self.row_sums)
         matrix = eye * (sums + ridge)[..., :, None] - wiring.matmul(K, xp.matrix_transpose(K))
-        # A row that a NaN spoils has no step; the solver would refuse it.
-        spoiled = xp.any(xp.isnan(residual), axis=-1)
-        matrix = xp.where(spoiled[..., None, None], eye, matrix)
+        # A row with a NaN has no step; the solver would refuse it.
+        with_nan = xp.any(xp.isnan(residual), axis=-1)
+        matrix = xp.where(with_nan[..., None, None], eye, matrix)
         step = xp.linalg.solve(matrix, residual[..., None])[..., 0]
         return step, xp.sum(residual * step, axis=-1)
 
@@ -135,7 +139,7 @@ class Balance:
         before, size = self._dual(g), xp.ones_like(slope)
         for _ in range(40):
             worse = self._dual(g + size[..., None] * step) > before - 1e-4 * size * slope
-            # Where nothing is left to gain, rounding must not look like a loss.
+            # Once it has converged, rounding must not look like a loss.
             worse = worse & (slope > _NO_LOSS * self._rounding)
             if not bool(xp.any(worse)):
                 break
@@ -161,7 +165,7 @@ class Balance:
         def reduce(potential: Array) -> Array:
             return self.wiring.logsumexp(logits + potential, axis)
 
-        if self.wiring.is_open(logits.shape) or math.prod(logits.shape) <= _KEPT_ENTRIES:
+        if self.wiring.is_open(logits.shape) or math.prod(logits.shape) <= _STORED_ENTRIES:
             return reduce(potential)
         return self.wiring.checkpoint(reduce, potential)
 
@@ -176,9 +180,9 @@ class Balance:
         error = self.wiring.stop_gradient(xp.abs(xp.expm1(f - following)))
         error = xp.where(xp.isnan(error), math.inf, error)
         # A matrix that came with a NaN must not stop the others.
-        spoiled = xp.any(xp.isnan(self.logits), axis=-1) | xp.isnan(self.row_sums)
-        spoiled = xp.any(spoiled, axis=-1, keepdims=True)
-        return float(xp.max(xp.where(spoiled, 0.0, error)))
+        with_nan = xp.any(xp.isnan(self.logits), axis=-1) | xp.isnan(self.row_sums)
+        with_nan = xp.any(with_nan, axis=-1, keepdims=True)
+        return float(xp.max(xp.where(with_nan, 0.0, error)))
 
     def _halvings(self) -> int:
         """Return how often the temperature must be doubled for the matrix to be smooth."""
@@ -186,7 +190,7 @@ class Balance:
         logits = self.wiring.stop_gradient(self.logits)
         finite = xp.where(xp.isfinite(logits), logits, 0.0)
         spread = float(xp.max(finite)) - float(xp.min(finite))
-        # Past the largest number there is none to halve.
+        # Bounded, for an infinite spread has no logarithm.
         return max(0, math.ceil(math.log2(min(max(spread, 1.0), 1e300) / 8)))
 
     def _is_empty(self) -> bool:
@@ -194,10 +198,8 @@ class Balance:
 
     def _check_concrete(self) -> None:
         if not self.wiring.is_concrete(self.logits):
-            raise ValueError(
-                _checks.message(
-                    "tolerance= looks at values after each iteration",
-                    "values that cannot be looked at (compiled, vmap, torch.func, another device)",
-                    "Give the number of iterations instead, and leave tolerance=None.",
-                )
+            raise _messages.value_error(
+                "tolerance= looks at values after each iteration",
+                "values that cannot be looked at (compiled, vmap, torch.func, another device)",
+                "Give the number of iterations instead, and leave tolerance=None.",
             )

@@ -35,11 +35,11 @@ def expected_ranks(scores: SortedScores, beats: Callable[[Array], Array], scale:
     xp = scores.wiring.xp
 
     def ranks(rows: Array) -> Array:
-        chances = xp.where(contests.apart(rows), 0.0, beats(contests.differences(rows)))
+        chances = xp.where(contests.in_other_blocks(rows), 0.0, beats(contests.differences(rows)))
         # An item does not meet itself: its chance of 1/2 is taken from the 1.
         return 0.5 + xp.sum(chances, axis=-1)
 
-    return contests.by_parts(ranks, math.prod(scores.shape), axis=-1)
+    return by_parts(scores.wiring, ranks, contests.every, math.prod(scores.shape), axis=-1)
 
 
 def rank_distribution(
@@ -64,7 +64,7 @@ def rank_distribution(
 
     def losses(rows: Array, z: Array, weight: Array) -> Array:
         """Return a part of the distribution of the number of losses at `rows`, (..., k, n)."""
-        none = contests.apart(rows) | (rows[:, None] == contests.every)
+        none = contests.in_other_blocks(rows) | (rows[:, None] == contests.every)
         chances = wiring.normal_cdf(contests.differences(rows)[..., None, :] - z)
         chances = xp.where(none[..., None, :], 0.0, chances)
         return xp.sum(weight * count_losses(wiring, chances), axis=-2)
@@ -78,7 +78,7 @@ def rank_distribution(
             return losses(rows, z, weight)
         return sum(wiring.checkpoint(losses, rows, z[part], weight[part]) for part in parts)
 
-    every = contests.by_parts(distribution, each * len(nodes), axis=-2)
+    every = by_parts(wiring, distribution, contests.every, each * len(nodes), axis=-2)
     # Exactly a distribution, whatever the rounding of the weights.
     return _place(scores, every / xp.sum(every, axis=-1, keepdims=True))
 
@@ -96,14 +96,14 @@ class Contests:
         """Hold the scores, and how large a scaled difference can be."""
         self.wiring = scores.wiring
         xp = self.wiring.xp
-        # Not inside what is computed twice: `scores` computes a thing once.
+        # Here, not inside a checkpoint: `scores` caches what it computes.
         self.block = scores.position_block
         self.every = arange_like(xp, scores.shape[-1], scores.order)
         self.x = xp.astype(scores.sorted_items, xp.float64)
         self.scale = scale if isinstance(scale, float) else scale[..., None]
         self.far = far
 
-    def apart(self, rows: Array) -> Array:
+    def in_other_blocks(self, rows: Array) -> Array:
         """Tell which positions never meet those of `rows`, (..., k, n): those of other blocks."""
         return pick(self.wiring, self.block, rows)[..., :, None] != self.block[..., None, :]
 
@@ -114,20 +114,23 @@ class Contests:
         far = self.far
         return xp.where(difference > far, far, xp.where(difference < -far, -far, difference))
 
-    def by_parts(self, function: Callable[[Array], Array], each: int, axis: int) -> Array:
-        """Return function(rows) for all rows, some at a time, and again in the backward pass.
 
-        Args:
-            function: Of positions (k,).
-            each: How many entries it computes for one of them.
-            axis: Where the positions are in its result.
-        """
-        if self.wiring.is_open((each, *self.every.shape)):
-            return function(self.every)
-        height = max(1, TILE // max(1, each))
-        if self.every.shape[0] <= height:
-            return function(self.every)
-        return self.wiring.by_parts(function, self.every, height, axis)
+def by_parts(
+    wiring: Wiring, function: Callable[[Array], Array], rows: Array, each: int, axis: int
+) -> Array:
+    """Return function(rows), some rows at a time, and again in the backward pass.
+
+    Args:
+        wiring: The framework of the arrays.
+        function: Of rows (k,).
+        rows: (n,) of integers.
+        each: How many entries the function computes for one of them.
+        axis: Where the rows are in its result.
+    """
+    height = max(1, TILE // max(1, each))
+    if wiring.is_open((each, *rows.shape)) or rows.shape[0] <= height:
+        return function(rows)
+    return wiring.by_parts(function, rows, height, axis)
 
 
 def count_losses(wiring: Wiring, chances: Array) -> Array:

@@ -1,7 +1,7 @@
 """The logarithm of the probability of a rank under Gaussian noise, however small it is.
 
 Given an item's own noise z, the number of items above it is Poisson-binomial, and z is integrated
-over, as in `contests.rank_distribution`. For an unlikely rank the integrand is far from z = 0, so
+over, as in `pairwise.rank_distribution`. For an unlikely rank the integrand is far from z = 0, so
 each pair of an item and a rank has nodes of its own, around the peak of its integrand.
 """
 
@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from softorder._array import Array, Wiring, arange_like, take_along
-from softorder._kernels.pairwise import TILE, Contests, count_losses
+from softorder._kernels.pairwise import Contests, by_parts, count_losses
 from softorder._kernels.scores import SortedScores, pick
 
 # The trapezoidal rule in u, where z = peak + width STRETCH sinh(u / STRETCH): steps are finest at
@@ -47,7 +47,7 @@ def log_rank_probability(scores: SortedScores, item: Array, losses: Array, scale
 
     def part(pairs: Array) -> Array:
         here, first, lost = (pick(wiring, x, pairs)[..., None] for x in (item, begin, losses))
-        meets = ~contests.apart(here[..., 0]) & (contests.every != here)
+        meets = ~contests.in_other_blocks(here[..., 0]) & (contests.every != here)
         number = contests.every - first - xp.astype(contests.every > here, xp.int64)
         above, below = meets & (number < lost), meets & (number >= lost)
         gaps = contests.differences(here[..., 0])
@@ -61,10 +61,7 @@ def log_rank_probability(scores: SortedScores, item: Array, losses: Array, scale
     pairs = arange_like(xp, item.shape[-1], scores.order)
     # All steps of `count_losses` are kept for the backward pass of a part.
     each = math.prod(item.shape[:-1]) * nodes.shape[0] * n * n
-    height = max(1, TILE // max(1, each))
-    if pairs.shape[0] <= height:
-        return part(pairs)
-    return wiring.by_parts(part, pairs, height, -1)
+    return by_parts(wiring, part, pairs, each, -1)
 
 
 def _quadrature(n: int) -> tuple[list[float], list[float]]:

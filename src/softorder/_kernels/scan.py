@@ -47,6 +47,29 @@ def shift(xp: Any, x: Array, first: Array | None = None) -> Array:
     return xp.concat([front, x[..., :-1]], axis=-1)
 
 
+def scan_gradient(
+    xp: Any,
+    scan: Callable[[Array, Array], Array],
+    gate: Array,
+    f: Array,
+    g: Array,
+    conjugate: Callable[[Array], Array] = lambda x: x,
+) -> tuple[Array, Array]:
+    """Return the gradients of the gate and of v: the same recurrence from the other end.
+
+    Args:
+        xp: The array namespace.
+        scan: The recurrence, differentiable.
+        gate: (..., n).
+        f: Its result (..., c, n).
+        g: The gradient of the result.
+        conjugate: The complex conjugate, where gradients are those of torch and TensorFlow.
+    """
+    back = conjugate(shift(xp, xp.flip(gate, axis=-1)))
+    to_v = xp.flip(scan(back, xp.flip(g, axis=-1)), axis=-1)
+    return xp.sum(to_v * conjugate(shift(xp, f)), axis=-2), to_v
+
+
 def cumulative_logsumexp(
     wiring: Wiring, running_maximum: Callable[[Array], Array], x: Array, axis: int
 ) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from softorder import _checks
+from softorder import _messages
 from softorder._array import Array, wiring_of
 
 
@@ -24,31 +24,25 @@ class MatrixLike(ABC):
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         """Refuse to become an array without a word: it has n^2 entries."""
-        raise TypeError(
-            _checks.message(
-                "an array is asked for",
-                type(self).__name__,
-                "Call .matrix() to build the matrix; for a row vector v times P write P.T @ v.",
-            )
+        raise _messages.type_error(
+            "an array is asked for",
+            type(self).__name__,
+            "Call .matrix() to build the matrix; for a row vector v times P write P.T @ v.",
         )
 
     def __getitem__(self, index: Any) -> Any:
         """Refuse to be indexed: entries are computed when they are asked for, rows at a time."""
-        raise TypeError(
-            _checks.message(
-                "a soft permutation has no entries to index",
-                f"{type(self).__name__}[{index!r}]",
-                "For rows write P.rows(0), with an int, a slice or a list; for all, P.matrix().",
-            )
+        raise _messages.type_error(
+            "a soft permutation has no entries to index",
+            f"{type(self).__name__}[{index!r}]",
+            "For rows write P.rows(0), with an int, a slice or a list; for all, P.matrix().",
         )
 
     def __rmatmul__(self, v: Array) -> Array:
-        raise TypeError(
-            _checks.message(
-                "a soft permutation stands on the left of @",
-                f"{_checks.describe(v)} @ {type(self).__name__}",
-                "For a row vector v times P write P.T @ v.",
-            )
+        raise _messages.type_error(
+            "a soft permutation stands on the left of @",
+            f"{_messages.describe(v)} @ {type(self).__name__}",
+            "For a row vector v times P write P.T @ v.",
         )
 
     @classmethod

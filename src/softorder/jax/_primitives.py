@@ -103,14 +103,22 @@ def _product_native(*arrays: Array, call: Call, **_: Any) -> list[Array]:
 def _moving(arrays: Sequence[Array], params: Any) -> tuple[Callable[..., Array], list[int]]:
     """Return a product as a function of those arguments that may move, and which they are."""
     wanted = [i for i, moves in enumerate(params["moves"]) if moves]
+    product = functools.partial(_product_portable, **params)
+    return _of_some(lambda *arrays: product(*arrays)[0], arrays, wanted), wanted
 
-    def function(*moving: Array) -> Array:
+
+def _of_some(
+    function: Callable[..., Any], arrays: Sequence[Any], which: Sequence[int]
+) -> Callable[..., Any]:
+    """Return a function of some of the arrays, the others being held constant."""
+
+    def of_some(*some: Array) -> Any:
         every = list(arrays)
-        for i, x in zip(wanted, moving, strict=True):
+        for i, x in zip(which, some, strict=True):
             every[i] = x
-        return _product_portable(*every, **params)[0]
+        return function(*every)
 
-    return function, wanted
+    return of_some
 
 
 def _tangent_portable(*arrays: Array, **params: Any) -> list[Array]:
@@ -181,13 +189,7 @@ def _differentiate_operations(portable: Callable[..., Any], primitive: Primitive
 
     def rule(primals: Any, tangents: Any, **params: Any) -> Any:
         moving = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero]
-
-        def function(*arrays: Array) -> list[Array]:
-            every = list(primals)
-            for i, x in zip(moving, arrays, strict=True):
-                every[i] = x
-            return portable(*every, **params)
-
+        function = _of_some(functools.partial(portable, **params), primals, moving)
         of = tuple(primals[i] for i in moving), tuple(tangents[i] for i in moving)
         return primitive.bind(*primals, **params), jax.jvp(function, *of)[1]
 

@@ -10,9 +10,8 @@ from jax.tree_util import GetAttrKey, register_pytree_with_keys
 
 from softorder import relaxations
 from softorder._permutation import SoftPermutation
-from softorder.relaxations.base import Relaxation
 
-_Class = TypeVar("_Class", bound=type[Relaxation])
+_Class = TypeVar("_Class", bound=type)
 
 
 def register_relaxation(cls: _Class) -> _Class:

@@ -30,10 +30,6 @@ except ImportError:  # before JAX 0.10
 _pytrees.register()
 
 
-def _is_tracer(x: Any) -> bool:
-    return isinstance(x, Tracer)
-
-
 def _trace() -> object:
     return get_opaque_trace_state(convention="nnx")
 
@@ -47,14 +43,14 @@ def _is_concrete(x: Array) -> bool:
 
     While jit traces, an operation on constants becomes a part of the program.
     """
-    if _is_tracer(x) or not _is_on_cpu(x):
+    if isinstance(x, Tracer) or not _is_on_cpu(x):
         return False
-    return _trace() == _EAGER or not _is_tracer(jax.lax.neg(numpy.float32(0)))
+    return _trace() == _EAGER or not isinstance(jax.lax.neg(numpy.float32(0)), Tracer)
 
 
 def _is_on_cpu(x: Array) -> bool:
     # Where a tracer will be is known when it is compiled: the primitives choose then.
-    return _is_tracer(x) or all(device.platform == "cpu" for device in x.devices())
+    return isinstance(x, Tracer) or all(device.platform == "cpu" for device in x.devices())
 
 
 def _is_plain(*arrays: Any) -> bool:
@@ -85,10 +81,6 @@ def _cond(predicate: Array, usual: Callable[[], Array], careful: Callable[[], Ar
     if _is_concrete(predicate):
         return usual() if bool(predicate) else careful()
     return jax.lax.cond(predicate, usual, careful)
-
-
-def _checkpoint(function: Callable[..., Array], *arrays: Array) -> Array:
-    return jax.checkpoint(function)(*arrays)
 
 
 def _by_parts(function: Callable[[Array], Array], rows: Array, height: int, axis: int) -> Array:
@@ -165,15 +157,13 @@ def _gumbel(shape: Sequence[int], like: Array, key: Any) -> Array:
 JAX = Wiring(
     name="jax",
     xp=xp,
-    is_compiling=lambda: False,
     is_concrete=_is_concrete,
     is_on_cpu=_is_on_cpu,
-    is_recording=lambda: True,
     stop_gradient=jax.lax.stop_gradient,
     take_along_axis=_take_along_axis,
     add_along_axis=_add_along_axis,
     matmul=functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST),
-    checkpoint=_checkpoint,
+    checkpoint=lambda function, *arrays: jax.checkpoint(function)(*arrays),
     is_plain=_is_plain,
     logsumexp=jax.scipy.special.logsumexp,
     cumulative_sum=jnp.cumsum,

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from softorder._array import NUMPY as VALUES
 from softorder._array import take_along
-from softorder._kernels.scan import chunked_scan, shift
+from softorder._kernels.scan import chunked_scan, scan_gradient
 from softorder.numpy._tape import RULES, Recorded, fit, value_of, values_of
 
 
@@ -30,39 +30,38 @@ def by_argument(function: Callable[..., Any], *rules: Callable[..., Any] | None)
     """
 
     @functools.wraps(function)
-    def recording(*args: Any, **kwargs: Any) -> Any:
-        values = [value_of(x) for x in args]
-        y = function(*values, **kwargs)
+    def with_pull(recorded: Sequence[bool], *args: Any, **kwargs: Any) -> Any:
+        y = function(*args, **kwargs)
         pulls = [
-            (x.node, rule(y, *values, **kwargs))
-            for x, rule in zip(args, rules, strict=False)
-            if isinstance(x, Recorded) and rule is not None
+            rule(y, *args, **kwargs) if rule is not None and is_recorded else None
+            for rule, is_recorded in zip(rules, recorded, strict=False)
         ]
-        if not pulls or y.dtype.kind not in "fc":
-            return y
-        return Recorded(
-            y, lambda g: [(node, fit(pull(g.conj()).conj(), node)) for node, pull in pulls]
-        )
+        return y, lambda g: [None if pull is None else pull(g) for pull in pulls]
 
-    return recording
+    return jointly(with_pull)
 
 
 def jointly(function: Callable[..., tuple[Any, Callable[[Any], Any]]]) -> Any:
     """Return the same, of a function that gives its value and what maps g to all gradients.
 
     Its first argument is which of the others are recorded; the gradients of those are asked for.
+    A gradient of None is zero.
     """
 
     @functools.wraps(function)
-    def recording(*args: Any) -> Any:
+    def recording(*args: Any, **kwargs: Any) -> Any:
         nodes = [x.node if isinstance(x, Recorded) else None for x in args]
-        y, pull = function([node is not None for node in nodes], *map(value_of, args))
-        if not any(nodes):
+        y, pull = function([node is not None for node in nodes], *map(value_of, args), **kwargs)
+        if not any(nodes) or y.dtype.kind not in "fc":
             return y
 
         def pull_nodes(g: np.ndarray) -> Any:
-            pairs = zip(nodes, pull(g.conj()), strict=True)
-            return [(node, fit(to.conj(), node)) for node, to in pairs if node is not None]
+            pairs = [
+                (node, to)
+                for node, to in zip(nodes, pull(g.conj()), strict=False)
+                if node is not None and to is not None
+            ]
+            return [(node, fit(to.conj(), node)) for node, to in pairs]
 
         return Recorded(y, pull_nodes)
 
@@ -239,15 +238,9 @@ def _logsumexp(y: Any, x: Any, axis: int) -> Any:
 
 
 def _scan(recorded: Any, gate: Any, v: Any) -> Any:
-    f = chunked_scan(VALUES.xp, gate, v)
-
-    def pull(g: Any) -> Any:
-        # The same recurrence from the other end.
-        before = shift(np, np.flip(gate, axis=-1))
-        to_v = np.flip(chunked_scan(VALUES.xp, before, np.flip(g, axis=-1)), axis=-1)
-        return np.sum(to_v * shift(np, f), axis=-2), to_v
-
-    return f, pull
+    plain_scan = functools.partial(chunked_scan, VALUES.xp)
+    f = plain_scan(gate, v)
+    return f, functools.partial(scan_gradient, VALUES.xp, plain_scan, gate, f)
 
 
 def _solve(recorded: Any, matrix: Any, b: Any) -> Any:

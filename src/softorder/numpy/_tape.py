@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 import numpy
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from softorder import _checks
+from softorder import _messages
 
 Gradients: TypeAlias = "Iterable[tuple[Node, numpy.ndarray]]"
 
-# What is made later has the greater number: to go down the numbers is to go back in time.
+# Numbers grow as nodes are made, so that going down the numbers is going back in time.
 _numbers = itertools.count()
 
 
@@ -62,7 +62,7 @@ class Recorded(NDArrayOperatorsMixin):
             del kwargs["out"]
         if method != "__call__" or kwargs:
             detail = "" if method == "__call__" else f".{method}"
-            raise TypeError(_checks.not_followed(f"numpy.{ufunc.__name__}{detail}", kwargs, RULES))
+            raise _not_followed(f"numpy.{ufunc.__name__}{detail}", *kwargs)
         return self.__array_function__(ufunc, (), args, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -72,12 +72,12 @@ class Recorded(NDArrayOperatorsMixin):
         # Comparisons and indices have no derivative.
         result = function(*values_of(args), **{k: value_of(x) for k, x in kwargs.items()})
         if numpy.asarray(result).dtype.kind not in "biu":
-            raise TypeError(_checks.not_followed(f"numpy.{function.__name__}", kwargs, RULES))
+            raise _not_followed(f"numpy.{function.__name__}", *kwargs)
         return result
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         """Refuse to become an array without a word: it would lose its gradient."""
-        raise TypeError(_checks.not_followed("a conversion to a NumPy array", {}, RULES))
+        raise _not_followed("a conversion to a NumPy array")
 
     def __getattr__(self, name: str) -> Any:
         if name in ("shape", "ndim", "size", "dtype", "device"):
@@ -85,7 +85,7 @@ class Recorded(NDArrayOperatorsMixin):
         function = getattr(numpy, name, None) if hasattr(numpy.ndarray, name) else None
         if function in RULES:
             return functools.partial(RULES[function], self)
-        raise AttributeError(_checks.not_followed(f"the attribute {name}", {}, RULES))
+        raise AttributeError(str(_not_followed(f"the attribute {name}")))
 
     def astype(self, dtype: Any, copy: bool = True) -> Any:
         return RULES[numpy.ndarray.astype](self, dtype)
@@ -112,6 +112,16 @@ class Recorded(NDArrayOperatorsMixin):
 
     def __repr__(self) -> str:
         return f"Recorded({self.value!r})"
+
+
+def _not_followed(what: str, *keywords: str) -> TypeError:
+    """Return an error that says what `vjp` cannot follow, and which functions it can."""
+    names = sorted(name for f in RULES if not (name := f.__name__).startswith("_"))
+    return _messages.type_error(
+        "vjp follows softorder's operations, arithmetic, indexing and some functions of NumPy",
+        what + "".join(f", {name}=" for name in keywords),
+        f"Write it with operators (never in place) and with these: {', '.join(names)}.",
+    )
 
 
 # Function of NumPy -> the same for arrays of which some are recorded; `_rules.py` fills it.

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy
 
-from softorder import _checks
+from softorder import _checks, _messages
 from softorder._array import find_wiring
-from softorder.numpy._tape import Recorded, now, pull_back, value_of
+from softorder.numpy._tape import Node, Recorded, now, pull_back, value_of
 
 
 class _Running(threading.local):
-    # What an inner vjp returns would be a constant for the outer one, without a word.
+    # An inner vjp would silently return a constant for the outer one: hence an error.
     vjp: Callable[..., Any] | None = None
 
 
@@ -63,10 +63,10 @@ def vjp(
         (3,)
     """
     if _running.vjp is not None:
-        raise TypeError(_checks.second_derivative(_running.vjp))
+        raise TypeError(_messages.second_derivative(_running.vjp))
     if not _is_differentiated(x):
         wiring = find_wiring(x)
-        raise TypeError(_checks.not_differentiable(x, None if wiring is None else wiring.name))
+        raise TypeError(_messages.not_differentiable(x, None if wiring is None else wiring.name))
     # Copies: what the caller does to x and y later must not change what was recorded.
     arguments = [Recorded(numpy.array(a)) if _is_differentiated(a) else a for a in (x, *more)]
     since = now()
@@ -76,9 +76,14 @@ def vjp(
     finally:
         _running.vjp = None
     if not isinstance(result, (Recorded, numpy.ndarray, numpy.generic)):
-        raise TypeError(_checks.not_one_array(result))
-    y = numpy.array(value_of(result))
+        raise TypeError(_messages.not_one_array(result))
     leaves = [a.node for a in arguments if isinstance(a, Recorded)]
+    return _with_pullback(result, leaves, since)
+
+
+def _with_pullback(result: Any, leaves: list[Node], since: int) -> tuple[numpy.ndarray, Any]:
+    """Return the value of a result, and what maps a gradient of it to those of the leaves."""
+    y = numpy.array(value_of(result))
 
     def pullback(g: Any) -> Any:
         """Return the gradient of sum(g * y)."""

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy
 
 from softorder._array import NUMPY as VALUES
-from softorder._array import Wiring, register, slices
+from softorder._array import Wiring, joined_parts, register
 from softorder._kernels.scan import cumulative_logsumexp
 from softorder.numpy import _rules
 from softorder.numpy._native import NativeProducts
 from softorder.numpy._tape import Recorded, checkpoint, value_of
 
-# NumPy's functions ask the arrays they are given; this one looks inside without asking.
+# Other functions of NumPy dispatch to a recorded array; this one would convert it.
 _linalg = SimpleNamespace(solve=_rules.solve)
 _namespace: Any = SimpleNamespace(**{**vars(VALUES.xp), "linalg": _linalg})
-
-
-def _by_parts(
-    function: Callable[[numpy.ndarray], Any], rows: numpy.ndarray, height: int, axis: int
-) -> Any:
-    return numpy.concatenate([checkpoint(function, part) for part in slices(rows, height)], axis)
 
 
 def _cumulative_logsumexp(x: Any, axis: int) -> Any:
@@ -38,7 +31,6 @@ def _cumulative_logsumexp(x: Any, axis: int) -> Any:
 RECORDING: Wiring = dataclasses.replace(
     VALUES,
     xp=_namespace,
-    is_recording=lambda: True,
     stop_gradient=value_of,
     add_along_axis=_rules.add_along_axis,
     checkpoint=checkpoint,
@@ -47,7 +39,7 @@ RECORDING: Wiring = dataclasses.replace(
     normal_cdf=_rules.normal_cdf,
     host=lambda function, x: VALUES.host(function, value_of(x)),
     cumulative_logsumexp=_cumulative_logsumexp,
-    by_parts=_by_parts,
+    by_parts=joined_parts(numpy.concatenate, checkpoint),
     scan=_rules.scan,
     native=NativeProducts(),
     # A recorded array is never changed in place.

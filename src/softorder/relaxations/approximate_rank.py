@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from softorder._array import Array
 from softorder._kernels.pairwise import expected_ranks
 from softorder._kernels.scores import SortedScores
-from softorder.relaxations.base import RankRelaxation, check_temperature, temperature_of_row
+from softorder.relaxations.base import RankRelaxation, WithTau, temperature_of_row
 
 
 @dataclass(frozen=True, eq=False)
-class ApproximateRank(RankRelaxation):
+class ApproximateRank(WithTau, RankRelaxation):
     r"""The rank of an item is one more than the number of larger scores, softly counted.
 
     .. math:: \mathrm{rank}_i = 1 + \sum_{j \ne i} \sigma((s_j - s_i) / \tau)
@@ -32,12 +32,6 @@ class ApproximateRank(RankRelaxation):
         >>> so.rank(np.array([2.0, 5.0, 4.0]), so.ApproximateRank(tau=0.5)).round(3)
         array([1.02 , 2.878, 2.101])
     """
-
-    tau: float | Array = 1.0
-
-    def __post_init__(self) -> None:
-        """Check what can be checked without scores."""
-        check_temperature(self.tau)
 
     def ranks(self, scores: SortedScores) -> Array:
         """Return the ranks by position, within each block."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from softorder import _checks
@@ -38,7 +39,7 @@ class Relaxation:
     """
 
     hint = ""
-    """What to do instead, for one that does not serve an operation."""
+    """What to use instead, in the error of an operation that the relaxation does not serve."""
 
 
 class PermutationRelaxation(Relaxation, ABC):
@@ -77,20 +78,20 @@ class PermutationRelaxation(Relaxation, ABC):
         """
         how, scores = snapshot(self), own_copy(read(scores, "scores"))
         mask = own_copy(read(mask, "mask"))
-        return how.brief_permutation(scores, dim=dim, mask=mask)
+        return how.short_lived_permutation(scores, dim=dim, mask=mask)
 
-    def brief_permutation(
+    def short_lived_permutation(
         self, scores: Array, *, dim: int = -1, mask: Array | None = None
     ) -> SoftPermutation:
-        """The same without copies, for one who has let go of it before anything can change."""
+        """Return the same without copies: for one operation, before its arguments can change."""
         scores = read(scores, "scores")
         ready, dim = prepare(scores, "scores", dim, mask)
         kernel = chosen_kernel()
 
         def renew() -> Operator:
             with config(kernel=kernel):
-                again = ready.renewed()
-                return dispatch(self.weights(again), again)
+                renewed = ready.renewed()
+                return dispatch(self.weights(renewed), renewed)
 
         return SoftPermutation(
             dispatch(self.weights(ready), ready),
@@ -132,13 +133,12 @@ class RankRelaxation(Relaxation, ABC):
             The shape and dtype of the scores; float32 for half precision, which cannot count far.
         """
         scores = read(scores, "scores")
-        ready, place = prepare(scores, "scores", dim, mask, negate=not descending)
+        ready, dim = prepare(scores, "scores", dim, mask, negate=not descending)
         xp = ready.wiring.xp
         ranks = self.ranks(ready)
         ranks = ranks + xp.astype(ready.spans()[0], ranks.dtype)
-        return _finish(
-            ready, ready.by_item(_clean(ready, ranks)), place, wide_dtype(xp, scores.dtype)
-        )
+        ranks = ready.by_item(_clean(ready, ranks))
+        return _finish(ready, ranks, dim, wide_dtype(xp, scores.dtype))
 
 
 class SortRelaxation(Relaxation, ABC):
@@ -166,19 +166,19 @@ class SortRelaxation(Relaxation, ABC):
             The shape and dtype of the values.
         """
         values = read(values, "values")
-        ready, place = prepare(values, "values", dim, mask, negate=not descending)
+        ready, dim = prepare(values, "values", dim, mask, negate=not descending)
         xp, exact = ready.wiring.xp, ready.sorted()
         y = xp.where(ready.position_block == FINITE, self.values(ready), exact)
         y = _clean(ready, y if descending else -y)
-        return _finish(ready, y, place, values.dtype)
+        return _finish(ready, y, dim, values.dtype)
 
 
-def brief_permutation(
+def short_lived_permutation(
     relaxation: Any, scores: Array, dim: int, mask: Array | None
 ) -> SoftPermutation:
-    """Return the permutation for one operation; a class may have a `permutation` of its own."""
+    """Return a permutation for one operation; a class may define its own `permutation`."""
     if getattr(type(relaxation), "permutation", None) is PermutationRelaxation.permutation:
-        return relaxation.brief_permutation(scores, dim=dim, mask=mask)
+        return relaxation.short_lived_permutation(scores, dim=dim, mask=mask)
     return relaxation.permutation(scores, dim=dim, mask=mask)
 
 
@@ -210,20 +210,31 @@ def prepare(
 
 
 def _clean(scores: SortedScores, y: Array) -> Array:
-    """Return y with 0 at the positions past the valid items; NaN in a row that a NaN spoils."""
+    """Return y with 0 at the positions past the valid items; NaN in a batch row that has a NaN."""
     xp = scores.wiring.xp
-    spoiled = xp.any(xp.isnan(scores.positions), axis=-1, keepdims=True)
-    # Multiplied, so that it spoils derivatives too, those of a linear function as well.
-    y = y * xp.astype(xp.where(spoiled, math.nan, 1.0), y.dtype)
+    with_nan = xp.any(xp.isnan(scores.positions), axis=-1, keepdims=True)
+    # A product, so that derivatives become NaN too, those of a linear function as well.
+    y = y * xp.astype(xp.where(with_nan, math.nan, 1.0), y.dtype)
     if scores.valid is None:
         return y
-    empty = xp.astype(xp.where(spoiled, math.nan, 0.0), y.dtype)
+    empty = xp.astype(xp.where(with_nan, math.nan, 0.0), y.dtype)
     return xp.where(scores.position_block == MASKED, empty, y)
 
 
 def _finish(scores: SortedScores, y: Array, dim: int, dtype: Any) -> Array:
     xp = scores.wiring.xp
     return move_axis(xp, cast(xp, y, dtype), -1, dim)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WithTau:
+    """The field of the relaxations that have a temperature and nothing else."""
+
+    tau: float | Array = 1.0
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without scores."""
+        check_temperature(self.tau)
 
 
 def check_temperature(tau: Any, name: str = "tau") -> None:
@@ -234,17 +245,40 @@ def check_temperature(tau: Any, name: str = "tau") -> None:
 
 def temperature(tau: Any, scores: SortedScores, name: str = "tau") -> Any:
     """Return tau ready to divide (..., k, n): a number, or an array of shape (..., 1, 1)."""
-    xp, dtype = scores.wiring.xp, scores.dtype
-    smallest = float(xp.finfo(dtype).smallest_normal)
+    dtype = scores.dtype
     if isinstance(tau, _checks.REAL):
+        smallest = float(scores.wiring.xp.finfo(dtype).smallest_normal)
         return _checks.check_positive_number(tau, name, smallest=smallest)
+    of_scores = {"scores": scores.scores}
+    return batch_temperature(tau, name, of_scores, scores.shape[:-1], dtype)
+
+
+def batch_temperature(
+    tau: Array,
+    name: str,
+    like: dict[str, Array],
+    batch: Sequence[int],
+    dtype: Any,
+) -> Array:
+    """Return an array tau, one value per batch row, ready to divide (..., k, n).
+
+    Args:
+        tau: The temperatures.
+        name: What they are called.
+        like: An array of the same framework, by its name.
+        batch: The batch shape.
+        dtype: What to divide in.
+    """
     tau = read(tau, name)
-    wiring = wiring_of(**{"scores": scores.scores, name: tau})
+    wiring = wiring_of(**like, **{name: tau})
+    xp = wiring.xp
     _checks.check_floating(xp, tau, name)
-    _checks.check_temperature_shape(tau.shape, scores.shape[:-1], name)
-    if wiring.is_concrete(tau):
-        _checks.check_temperatures(xp, xp.astype(tau, dtype), smallest, name)
-    return xp.astype(tau, dtype)[..., None, None]
+    _checks.check_temperature_shape(tau.shape, batch, name)
+    concrete = wiring.is_concrete(tau)
+    tau = xp.astype(tau, dtype)
+    if concrete:
+        _checks.check_temperatures(xp, tau, float(xp.finfo(dtype).smallest_normal), name)
+    return tau[..., None, None]
 
 
 def temperature_of_row(tau: Any, scores: SortedScores, name: str = "tau") -> Any:

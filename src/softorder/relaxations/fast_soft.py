@@ -102,10 +102,11 @@ class FastSoftRank(_Projection, RankRelaxation):
         place = arange_like(xp, scores.shape[-1], scores.order) - begin
         # The largest rank comes first here.
         theta = -xp.flip(xp.astype(scores.sorted_items, xp.float64), axis=-1)
-        w = pool.rank_scale(xp, xp.flip(xp.astype(place + 1, xp.float64), axis=-1))
+        w = xp.flip(xp.astype(place + 1, xp.float64), axis=-1)
+        w = xp.log(w) if pool.of_logs else w
         first = pool.find(scores, theta / epsilon, w, xp.flip(place + 1 == size, axis=-1))
         solution = pool.deviation(scores, theta, epsilon, first) + pool.mean(scores, w, first)
-        return xp.flip(pool.unscale(xp, solution), axis=-1)
+        return xp.flip(xp.exp(solution) if pool.of_logs else solution, axis=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,14 +117,12 @@ class _Pool:
         host: Finds the pools of a regression: `_kernels.isotonic`.
         reduce: The value of each pool, at each position, `(scores, x, first)`, for x whose first
             of each pool is 0 and the others below.
-        rank_scale: How ranks enter the regression.
-        unscale: How they come out of it.
+        of_logs: Whether ranks enter the regression as logarithms.
     """
 
     host: Callable[[Any], Any]
     reduce: Callable[[SortedScores, Array, Array], Array]
-    rank_scale: Callable[[Any, Array], Array]
-    unscale: Callable[[Any, Array], Array]
+    of_logs: bool
 
     def find(self, scores: SortedScores, a: Array, b: Array, begins: Array) -> Array:
         """Return the first position of the pool of each position, (..., n).
@@ -172,15 +171,9 @@ def _total(scores: SortedScores, x: Array, first: Array) -> Array:
     return take_along(wiring, sums, first, axis=-1)
 
 
-def _same(xp: Any, x: Array) -> Array:
-    return x
-
-
 _POOLS = {
-    "l2": _Pool(pool_l2, _average, _same, _same),
-    "kl": _Pool(
-        pool_kl, _log_sum_exp, lambda xp, w: xp.log(w), lambda xp, solution: xp.exp(solution)
-    ),
+    "l2": _Pool(pool_l2, _average, of_logs=False),
+    "kl": _Pool(pool_kl, _log_sum_exp, of_logs=True),
 }
 
 

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from softorder._array import Array
 from softorder._kernels.neuralsort import NEURALSORT
 from softorder._kernels.scores import SortedScores
 from softorder._kernels.spec import KernelSpec
-from softorder.relaxations.base import PermutationRelaxation, check_temperature, temperature
+from softorder.relaxations.base import PermutationRelaxation, WithTau, temperature
 
 
 @dataclass(frozen=True, eq=False)
-class NeuralSort(PermutationRelaxation):
+class NeuralSort(WithTau, PermutationRelaxation):
     r"""Row i is the softmax of logits that the i-th largest score maximises.
 
     .. math:: P_i = \mathrm{softmax}([(n + 1 - 2i) s - A_s 1] / \tau), \quad A_s = |s_j - s_k|
@@ -38,12 +37,6 @@ class NeuralSort(PermutationRelaxation):
                [0.09, 0.24, 0.67],
                [0.88, 0.01, 0.12]])
     """
-
-    tau: float | Array = 1.0
-
-    def __post_init__(self) -> None:
-        """Check what can be checked without scores."""
-        check_temperature(self.tau)
 
     def weights(self, scores: SortedScores) -> KernelSpec:
         """Return the weights of its formula, which are in _kernels/neuralsort.py."""

@@ -20,7 +20,6 @@ from softorder.relaxations.base import (
     check_temperature,
     temperature_of_row,
 )
-from softorder.relaxations.sinkhorn import check_stopping
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +67,8 @@ class OptimalTransportSort(PermutationRelaxation):
     def __post_init__(self) -> None:
         """Check what can be checked without scores."""
         check_temperature(self.epsilon, "epsilon")
-        check_stopping(self.iterations, self.tolerance)
+        _checks.check_iterations(self.iterations)
+        _checks.check_tolerance(self.tolerance)
         _checks.check_targets(self.targets)
 
     def weights(self, scores: SortedScores) -> Explicit:
@@ -78,10 +78,7 @@ class OptimalTransportSort(PermutationRelaxation):
 
         def log_matrix() -> Array:
             balance, start = transport.balance(), transport.start()
-            if self.tolerance is None:
-                log_p = balance.iterate(start, self.iterations)
-            else:
-                log_p = balance.converge(start, self.tolerance)
+            log_p = balance.solve(start, self.iterations, self.tolerance)
             return scores.wiring.xp.astype(log_p, scores.dtype)
 
         if self.targets is None:
@@ -119,8 +116,8 @@ class _Transport:
         block = self._mean_of_group(xp.astype(scores.position_block, xp.float64))
         block = xp.where(sums == 0, MASKED, block)[..., :, None]
         of_item = xp.astype(scores.block, xp.float64)[..., None, :]
-        apart = (block != of_item) | (block == MASKED)
-        return Balance(scores.wiring, xp.where(apart, -math.inf, logits), sums)
+        no_pair = (block != of_item) | (block == MASKED)
+        return Balance(scores.wiring, xp.where(no_pair, -math.inf, logits), sums)
 
     def start(self) -> Array:
         """Return what the iterations begin with, (..., m): the size of each group."""
@@ -152,7 +149,7 @@ class _Transport:
         x = xp.astype(self.scores.sorted_items, xp.float64)
         number = xp.astype(count_valid(xp, finite), xp.float64)
         number = xp.where(number == 0, 1.0, number)
-        # Taken from the first, so that equal scores have no variance at all.
+        # Measured from the first score, so that equal scores have a variance of exactly 0.
         first = finite & (_positions(self.scores) == self.scores.spans()[0])
         x = x - self.scores.wiring.stop_gradient(
             xp.sum(xp.where(first, x, 0.0), axis=-1, keepdims=True)

@@ -7,25 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from softorder import _checks
+from softorder import _checks, _messages
 from softorder._array import Array, Wiring, device_of, own_copy, read, take_along, widen, wiring_of
 from softorder._kernels.dense import RowOperator
 from softorder._kernels.doubly_stochastic import Balance
 from softorder._kernels.on_cpu import assign
 from softorder._permutation import Recipe, SoftPermutation
-from softorder.relaxations.base import Relaxation, check_temperature, snapshot
+from softorder.relaxations.base import batch_temperature, check_temperature, snapshot
 
 
 @dataclass(frozen=True, eq=False)
-class Sinkhorn(Relaxation):
-    r"""The matching of greatest total weight, relaxed: rows and columns of exp(X / tau) balanced.
+class Sinkhorn:
+    r"""The matching of greatest total weight, relaxed: exp(X / tau), its rows and columns balanced.
 
     .. math:: S(X / \tau) = \lim_k (T_r \circ T_c)^k(\exp(X / \tau))
 
-    It takes a square matrix X, not scores: entry (i, j) is how well item j suits position i. As tau
-    goes to 0 the result goes to the permutation that `scipy.optimize.linear_sum_assignment` finds,
-    which `hard()` gives. Each iteration costs O(n^2). `P.marginal_error()` tells how far the sums
-    are from 1: the rows are right, the columns nearly.
+    Entry (i, j) of the square matrix X is how well item j suits position i. There are no scores, so
+    this is not a `Relaxation`, and the operations do not take it. As tau goes to 0 the result goes
+    to the permutation that `scipy.optimize.linear_sum_assignment` finds, which `hard()` gives. Each
+    iteration costs O(n^2). `P.marginal_error()` tells how far the sums are from 1: the rows are
+    right, the columns nearly.
 
     Args:
         tau: The temperature, in the units of X: a positive number, or an array with one value per
@@ -49,12 +50,12 @@ class Sinkhorn(Relaxation):
     tau: float | Array = 1.0
     iterations: int = 20
     tolerance: float | None = None
-    hint = "Sinkhorn takes a matrix: Sinkhorn(tau)(matrix). For scores: OptimalTransportSort."
 
     def __post_init__(self) -> None:
         """Check what can be checked without a matrix."""
         check_temperature(self.tau)
-        check_stopping(self.iterations, self.tolerance)
+        _checks.check_iterations(self.iterations)
+        _checks.check_tolerance(self.tolerance)
 
     def __call__(self, matrix: Array) -> SoftPermutation:
         """Balance a batch of matrices.
@@ -82,31 +83,18 @@ class Sinkhorn(Relaxation):
 
     def _match(self, wiring: Wiring, matrix: Array) -> _Matching:
         xp = wiring.xp
-        logits = xp.astype(matrix, xp.float64) / self._temperature(wiring, matrix)
-        # A NaN spoils its own matrix, all of it.
-        spoiled = xp.any(xp.isnan(logits), axis=(-2, -1), keepdims=True)
-        logits = xp.where(spoiled, math.nan, logits)
+        tau: Any = self.tau
+        if not isinstance(tau, _checks.REAL):
+            tau = batch_temperature(tau, "tau", {"matrix": matrix}, matrix.shape[:-2], xp.float64)
+        logits = xp.astype(matrix, xp.float64) / tau
+        # A NaN makes its own matrix NaN, all of it.
+        with_nan = xp.any(xp.isnan(logits), axis=(-2, -1), keepdims=True)
+        logits = xp.where(with_nan, math.nan, logits)
         sums = xp.ones(matrix.shape[:-1], dtype=xp.float64, device=device_of(matrix))
         balance = Balance(wiring, logits, sums)
-        start = xp.zeros_like(sums)
-        if self.tolerance is None:
-            log_p = balance.iterate(start, self.iterations)
-        else:
-            log_p = balance.converge(start, self.tolerance)
+        log_p = balance.solve(xp.zeros_like(sums), self.iterations, self.tolerance)
         dtype = widen(xp, matrix).dtype
         return _Matching(wiring, logits, xp.astype(log_p, dtype))
-
-    def _temperature(self, wiring: Wiring, matrix: Array) -> Any:
-        """Return tau ready to divide (..., n, n) in float64."""
-        tau: Any = self.tau
-        if isinstance(tau, _checks.REAL):
-            return float(tau)
-        xp = wiring_of(matrix=matrix, tau=tau).xp
-        _checks.check_floating(xp, tau, "tau")
-        _checks.check_temperature_shape(tau.shape, matrix.shape[:-2])
-        if wiring.is_concrete(tau):
-            _checks.check_temperatures(xp, tau, 0.0)
-        return xp.astype(tau, xp.float64)[..., None, None]
 
 
 def gumbel_sinkhorn(
@@ -150,19 +138,8 @@ def gumbel_sinkhorn(
     return sinkhorn(xp.astype(wide + noise * draws, matrix.dtype))
 
 
-def check_stopping(iterations: Any, tolerance: Any) -> None:
-    """Check when iterations are to stop."""
-    _checks.check_iterations(iterations)
-    if tolerance is not None:
-        _checks.check_positive_number(
-            tolerance,
-            "tolerance",
-            "Pass for example 1e-4, or None for a fixed number of iterations.",
-        )
-
-
 class _Matching(RowOperator):
-    """A matrix that was made of a matrix: it has an order, but no scores."""
+    """The balanced matrix. It has an order, but no scores."""
 
     def __init__(self, wiring: Wiring, logits: Array, log_matrix: Array) -> None:
         self.wiring = wiring
@@ -190,7 +167,7 @@ class _Matching(RowOperator):
         raise TypeError(_NO_SCORES)
 
 
-_NO_SCORES = _checks.message(
+_NO_SCORES = _messages.message(
     "sorted and sort_scores need a soft permutation that was made of scores",
     "one that was made of a matrix",
     "Apply it to what is to be moved: P @ v, or P.apply(x, dim).",

@@ -17,14 +17,14 @@ from softorder._kernels.spec import Explicit
 from softorder.relaxations.base import (
     PermutationRelaxation,
     RankRelaxation,
-    check_temperature,
+    WithTau,
     prepare,
     temperature_of_row,
 )
 
 
 @dataclass(frozen=True, eq=False)
-class SoftRank(PermutationRelaxation, RankRelaxation):
+class SoftRank(WithTau, PermutationRelaxation, RankRelaxation):
     r"""Ranks of scores with Gaussian noise of variance tau: the expected rank, and all of P.
 
     .. math:: E[\mathrm{rank}_i] = 1 + \sum_{j \ne i} \Phi((s_j - s_i) / \sqrt{2 \tau})
@@ -50,20 +50,14 @@ class SoftRank(PermutationRelaxation, RankRelaxation):
                [0.333, 0.333, 0.333]])
     """
 
-    tau: float | Array = 1.0
-
-    def __post_init__(self) -> None:
-        """Check what can be checked without scores."""
-        check_temperature(self.tau)
-
     def weights(self, scores: SortedScores) -> Explicit:
         """Return the distribution of the ranks."""
-        scale = _root(scores, temperature_of_row(self.tau, scores))
+        scale = temperature_of_row(self.tau, scores) ** 0.5
         return Explicit(lambda scores: _RankDistribution(scores, scale))
 
     def ranks(self, scores: SortedScores) -> Array:
         """Return the expected ranks by position, within each block."""
-        scale = _root(scores, 2 * temperature_of_row(self.tau, scores))
+        scale = (2 * temperature_of_row(self.tau, scores)) ** 0.5
         return expected_ranks(scores, scores.wiring.normal_cdf, scale)
 
     def recursion(self, scores: Array, *, dim: int = -1, mask: Array | None = None) -> Array:
@@ -81,7 +75,7 @@ class SoftRank(PermutationRelaxation, RankRelaxation):
             (..., n, n): positions and items are the last two dimensions, as in `P.matrix()`.
         """
         ready, _ = prepare(scores, "scores", dim, mask)
-        scale = _root(ready, 2 * temperature_of_row(self.tau, ready))
+        scale = (2 * temperature_of_row(self.tau, ready)) ** 0.5
         matrix = rank_distribution(ready, [0.0], [1.0], scale)
         return cast(ready.wiring.xp, matrix, scores.dtype)
 
@@ -106,11 +100,11 @@ class _RankDistribution(ScoresOperator, RowOperator):
 
     def log_rows(self, rows: Array | None = None) -> Array:
         xp, n = self.wiring.xp, self.shape[-1]
-        places: Array = arange_like(xp, n, self.order) if rows is None else rows
-        batch = broadcast_shapes(self.shape[:-1], places.shape[:-1])
-        position = xp.broadcast_to(places[..., :, None], (*batch, places.shape[-1], n))
+        positions: Array = arange_like(xp, n, self.order) if rows is None else rows
+        batch = broadcast_shapes(self.shape[:-1], positions.shape[:-1])
+        position = xp.broadcast_to(positions[..., :, None], (*batch, positions.shape[-1], n))
         item = xp.broadcast_to(self.scores.item_positions[..., None, :], position.shape)
-        flat = (*batch, places.shape[-1] * n)
+        flat = (*batch, positions.shape[-1] * n)
         log_p = self._log_entries(xp.reshape(position, flat), xp.reshape(item, flat))
         return xp.reshape(log_p, position.shape)
 
@@ -152,7 +146,3 @@ def _quadrature(n: int) -> tuple[list[float], list[float]]:
     nodes = [step * k for k in range(-count, count + 1)]
     heights = [math.exp(-0.5 * z * z) for z in nodes]
     return nodes, [height / math.fsum(heights) for height in heights]
-
-
-def _root(scores: SortedScores, tau: Any) -> Any:
-    return math.sqrt(tau) if isinstance(tau, float) else scores.wiring.xp.sqrt(tau)

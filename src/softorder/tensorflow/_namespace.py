@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +36,19 @@ square = tf.square
 tanh = tf.tanh
 zeros_like = tf.zeros_like
 ones_like = tf.ones_like
+sort = tf.sort
+stack = tf.stack
+unstack = tf.unstack
+concat = tf.concat
+expand_dims = tf.expand_dims
+squeeze = tf.squeeze
+permute_dims = tf.transpose
+all = tf.reduce_all  # noqa: A001
+any = tf.reduce_any  # noqa: A001
+max = tf.reduce_max  # noqa: A001
+mean = tf.reduce_mean
+min = tf.reduce_min  # noqa: A001
+sum = tf.reduce_sum  # noqa: A001
 linalg = SimpleNamespace(solve=tf.linalg.solve)
 
 _KINDS = {
@@ -97,34 +109,6 @@ def argsort(x: Any, *, axis: int = -1, descending: bool = False, stable: bool = 
     return tf.cast(tf.argsort(x, axis=axis, direction=direction), int64)
 
 
-def sort(x: Any, *, axis: int = -1) -> Any:
-    return tf.sort(x, axis=axis)
-
-
-def concat(arrays: Sequence[Any], *, axis: int = 0) -> Any:
-    return tf.concat(arrays, axis=axis)
-
-
-def stack(arrays: Sequence[Any], *, axis: int = 0) -> Any:
-    return tf.stack(arrays, axis=axis)
-
-
-def unstack(x: Any) -> Any:
-    return tf.unstack(x)
-
-
-def expand_dims(x: Any, *, axis: int) -> Any:
-    return tf.expand_dims(x, axis=axis)
-
-
-def squeeze(x: Any, *, axis: int) -> Any:
-    return tf.squeeze(x, axis=[axis])
-
-
-def permute_dims(x: Any, axes: tuple[int, ...]) -> Any:
-    return tf.transpose(x, axes)
-
-
 def flip(x: Any, *, axis: int) -> Any:
     return tf.reverse(x, axis=[axis])
 
@@ -142,16 +126,11 @@ def arange(
     return tf.range(start, stop, step, dtype=dtype)
 
 
-def eye(n: int, *, dtype: Any, device: Any = None) -> Any:
-    return tf.eye(n, dtype=dtype)
+def _without_device(create: Any) -> Any:
+    return lambda *args, device=None, **keywords: create(*args, **keywords)
 
 
-def zeros(shape: Any, *, dtype: Any, device: Any = None) -> Any:
-    return tf.zeros(shape, dtype=dtype)
-
-
-def ones(shape: Any, *, dtype: Any, device: Any = None) -> Any:
-    return tf.ones(shape, dtype=dtype)
+eye, ones, zeros = map(_without_device, (tf.eye, tf.ones, tf.zeros))
 
 
 def full(shape: Any, value: float, *, dtype: Any, device: Any = None) -> Any:
@@ -160,18 +139,3 @@ def full(shape: Any, value: float, *, dtype: Any, device: Any = None) -> Any:
 
 def full_like(x: Any, value: float) -> Any:
     return full(x.shape, value, dtype=x.dtype)
-
-
-def _reduction(function: Any) -> Any:
-    def reduce(x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
-        return function(x, axis=axis, keepdims=keepdims)
-
-    return reduce
-
-
-all = _reduction(tf.reduce_all)  # noqa: A001
-any = _reduction(tf.reduce_any)  # noqa: A001
-max = _reduction(tf.reduce_max)  # noqa: A001
-mean = _reduction(tf.reduce_mean)
-min = _reduction(tf.reduce_min)  # noqa: A001
-sum = _reduction(tf.reduce_sum)  # noqa: A001

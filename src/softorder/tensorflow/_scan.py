@@ -16,7 +16,7 @@ import tensorflow as tf
 from softorder._kernels.profiles import Exponentials
 from softorder._kernels.recurrence import gates
 from softorder._kernels.recurrence import sums_over_others as sums_by_scans
-from softorder._kernels.scan import chunked_scan, shift
+from softorder._kernels.scan import chunked_scan, scan_gradient
 from softorder.tensorflow import _namespace as xp
 from softorder.tensorflow._flows import (
     chunked_sums_over_others,
@@ -45,11 +45,7 @@ def _scan(gate: Any, v: Any) -> tuple[Any, Callable[[Any], Any]]:
 
 
 def _scan_gradient(gate: Any, f: Any, g: Any) -> tuple[Any, Any]:
-    """Return the gradients of the gate and of v: the same recurrence from the other end."""
-    after = xp.concat([gate[..., 1:], xp.zeros_like(gate[..., :1])], axis=-1)
-    after = xp.flip(_conjugate(after), axis=-1)
-    to_v = xp.flip(scan(after, xp.flip(g, axis=-1)), axis=-1)
-    return xp.sum(to_v * _conjugate(shift(xp, f)), axis=-2), to_v
+    return scan_gradient(xp, scan, gate, f, g, _conjugate)
 
 
 def sums_over_others(kernel: Exponentials, gap: Any, cut: Any, w: Any, offset: Any) -> Any:
@@ -76,8 +72,8 @@ def sums_over_others(kernel: Exponentials, gap: Any, cut: Any, w: Any, offset: A
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
                 gate = gates(xp, kernel, inputs[0], cut)
-                again = sums_by_scans(scan, xp, kernel, gate, *inputs[1:])
-            return tape.gradient(again, inputs, g)
+                y = sums_by_scans(scan, xp, kernel, gate, *inputs[1:])
+            return tape.gradient(y, inputs, g)
 
         return y, lambda g: _with_derivative(to_inputs, to_inputs_by_scans)(*arrays, g)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 import tensorflow as tf
 
-from softorder import _checks
+from softorder import _checks, _messages
 from softorder._array import Wiring, slices
 from softorder._kernels.scan import cumulative_logsumexp
 from softorder.tensorflow import _namespace as xp
@@ -21,7 +21,7 @@ def _read(x: Any, name: str) -> Any:
     if isinstance(x, tf.Variable):
         x = tf.convert_to_tensor(x)
     if not x.shape.is_fully_defined():
-        raise ValueError(_checks.unknown_shape(name, x.shape))
+        raise ValueError(_messages.unknown_shape(name, x.shape))
     return x
 
 
@@ -79,7 +79,7 @@ def _fold(step: Callable[[Any, Any], Any], state: Any, xs: Any) -> Any:
 
 def _host(function: Callable[[numpy.ndarray], numpy.ndarray], x: Any) -> Any:
     if not tf.executing_eagerly():
-        raise TypeError(_checks.needs_values("this relaxation"))
+        raise TypeError(_messages.needs_values("this relaxation"))
     return tf.constant(function(x.numpy()))
 
 
@@ -105,7 +105,6 @@ TENSORFLOW = Wiring(
     trace=lambda: None if tf.executing_eagerly() else tf.compat.v1.get_default_graph(),
     is_concrete=_is_concrete,
     is_on_cpu=lambda x: "GPU" not in x.device,
-    is_recording=lambda: True,
     outlives=lambda: False,
     copy=lambda x: tf.convert_to_tensor(x) if isinstance(x, tf.Variable) else x,
     read=_read,
@@ -113,8 +112,7 @@ TENSORFLOW = Wiring(
     take_along_axis=_take_along_axis,
     add_along_axis=_add_along_axis,
     matmul=tf.linalg.matmul,
-    # Not tf.recompute_grad: what a function holds, other than variables, would lose its gradient.
-    checkpoint=lambda function, *arrays: function(*arrays),
+    # No checkpoint by tf.recompute_grad: what a function holds would lose its gradient.
     is_plain=lambda *arrays: False,
     logsumexp=lambda x, axis: tf.reduce_logsumexp(x, axis=axis),
     cumulative_sum=lambda x, axis: tf.cumsum(x, axis=axis),

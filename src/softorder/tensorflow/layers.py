@@ -11,11 +11,11 @@ import keras  # pyright: ignore[reportMissingImports]
 import tensorflow as tf
 
 import softorder
-from softorder import _checks, relaxations
+from softorder import _checks, _messages, relaxations
 
 if keras.backend.backend() != "tensorflow":
     raise ImportError(
-        _checks.message(
+        _messages.message(
             "the layers of softorder.tensorflow need Keras with the backend tensorflow",
             keras.backend.backend(),
             'Set the environment variable KERAS_BACKEND="tensorflow" before Keras is imported.',
@@ -42,12 +42,10 @@ class _Operation(keras.layers.Layer):
             return
         tau = getattr(self.how, "tau", None)
         if not isinstance(self.how, softorder.SoftSort) or not isinstance(tau, _checks.REAL):
-            raise ValueError(
-                _checks.message(
-                    "learnable_tau=True needs a number, the temperature to begin with",
-                    f"how = {_checks.describe(how)}",
-                    "Pass a number, or a SoftSort whose tau is one.",
-                )
+            raise _messages.value_error(
+                "learnable_tau=True needs a number, the temperature to begin with",
+                f"how = {_messages.describe(how)}",
+                "Pass a number, or a SoftSort whose tau is one.",
             )
         start = keras.initializers.Constant(math.log(tau))
         self.log_tau = self.add_weight(shape=(), initializer=start, name="log_tau")
@@ -90,9 +88,9 @@ def _from_config(how: Any) -> Any:
 
 
 def _not_saved(what: str, value: object) -> str:
-    return _checks.message(
+    return _messages.message(
         f"a layer is saved with numbers and names alone: {what} must be one",
-        _checks.describe(value),
+        _messages.describe(value),
         "Save the weights (model.save_weights), and make the model again in Python.",
     )
 
@@ -127,7 +125,7 @@ class _AlongDimension(_Operation):
 
         dim = _checks.check_dim(self.arguments["dim"], x.shape.rank)
         if x.shape[0] is None and dim == -x.shape.rank:
-            raise ValueError(_checks.unknown_shape("x along dim", x.shape))
+            raise ValueError(_messages.unknown_shape("x along dim", x.shape))
         return _over_batch(of, x, *others.values())
 
 
@@ -292,19 +290,13 @@ class KNN(_Operation):
 
     def call(self, query: Any, neighbors: Any, labels: Any = None, mask: Any = None) -> Any:
         """Return weights of the neighbours, or with labels the probabilities of the classes."""
-        how = self._relaxation()
+        arguments = {"how": self._relaxation(), **self.arguments}
 
         def of(query: Any, neighbors: Any, labels: Any, mask: Any) -> Any:
             # A row of a plain table of queries is a single one.
             single = query.shape.rank == 1
-            found = softorder.knn(
-                query[None, :] if single else query,
-                neighbors,
-                how=how,
-                labels=labels,
-                mask=mask,
-                **self.arguments,
-            )
+            query = query[None, :] if single else query
+            found = softorder.knn(query, neighbors, labels=labels, mask=mask, **arguments)
             return found[0, ...] if single else found
 
         return _over_batch(of, query, neighbors, labels, mask)

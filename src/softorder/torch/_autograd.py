@@ -22,7 +22,7 @@ from torch.autograd.function import _SingleLevelFunction
 from softorder._extension import extension, hold
 from softorder._kernels.definitions import define
 from softorder._kernels.products import Call
-from softorder._kernels.scan import chunked_scan, shift
+from softorder._kernels.scan import chunked_scan, scan_gradient, shift
 from softorder._kernels.scores import SortedRows
 from softorder.torch._tracing import is_plain, is_tracing, is_transformed
 
@@ -44,10 +44,7 @@ def _chunked_scan(gate: Tensor, v: Tensor) -> Tensor:
 
 
 def _scan_gradient(gate: Tensor, f: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the gate and of v: the same recurrence from the other end."""
-    after = torch.cat([gate[..., 1:], torch.zeros_like(gate[..., :1])], -1).conj()
-    to_v = scan(after.flip(-1).resolve_conj(), g.flip(-1)).flip(-1)
-    return (to_v * shift(_NAMESPACE, f).conj()).sum(-2), to_v
+    return scan_gradient(_NAMESPACE, scan, gate, f, g, lambda x: x.conj().resolve_conj())
 
 
 class _Scan(torch.autograd.Function):
@@ -129,7 +126,7 @@ def _view(x: Tensor | None) -> Any:
     """Return a contiguous NumPy view of a tensor; None stays None."""
     if x is None:
         return None
-    # Asking first is quicker than what would do nothing.
+    # `detach` takes longer than this test.
     if x.requires_grad:
         x = x.detach()
     return x.numpy() if x.is_contiguous() else x.contiguous().numpy()
@@ -137,7 +134,7 @@ def _view(x: Tensor | None) -> Any:
 
 def _sort(scores: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     x = _view(scores)
-    # Quicker than tensors seen as arrays.
+    # NumPy arrays are quicker to make than tensors.
     order, positions = numpy.empty(x.shape, numpy.int64), numpy.empty_like(x)
     extension.sort(x, _view(valid), order, positions, torch.get_num_threads())
     return torch.from_numpy(order), torch.from_numpy(positions)
@@ -239,10 +236,10 @@ def _gradients_with_graph(
     with torch.enable_grad():
         arrays = tuple(x.view_as(x) if isinstance(x, Tensor) else x for x in arrays)
     inputs = [x for x, want in zip(arrays, wanted, strict=True) if want]
-    again = torch.is_grad_enabled()
+    create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
         product = define(TORCH, call, rows.order, rows.counts, *arrays)
-    found = iter(torch.autograd.grad(product, inputs, g, create_graph=again))
+    found = iter(torch.autograd.grad(product, inputs, g, create_graph=create_graph))
     return [next(found) if want else None for want in wanted]
 
 
@@ -253,87 +250,58 @@ def _sort_op(scores: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
 
 @_sort_op.register_fake
 def _(scores: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-    return (
-        scores.new_empty(scores.shape, dtype=torch.int64),
-        scores.new_empty(scores.shape),
-    )
+    return scores.new_empty(scores.shape, dtype=torch.int64), scores.new_empty(scores.shape)
 
 
-@torch.library.custom_op("softorder::product", mutates_args=())
-def _product_op(
-    scores: Tensor,
-    values: Tensor | None,
-    scale: Tensor,
-    positions: Tensor,
-    order: Tensor,
-    counts: Tensor | None,
-    product: str,
-    formula: str,
-    own_scores: bool,
-    flip: bool,
-) -> Tensor:
-    call = Call.of_fields(product, formula, own_scores, flip)
-    held = _hold(call, values, scale, positions, order, counts)
+# What follows the first argument of an operator: the operands, and the fields of the call.
+_OPERANDS = (
+    "Tensor? values, Tensor scale, Tensor positions, Tensor order, Tensor? counts, "
+    "str product, str formula, bool own_scores, bool flip"
+)
+
+
+@torch.library.custom_op(
+    "softorder::product", mutates_args=(), schema=f"(Tensor scores, {_OPERANDS}) -> Tensor"
+)
+def _product_op(scores: Tensor, *operands: Any) -> Tensor:
+    call, held, values = _hold_operands(*operands)
     return _forward(held, call, scores, values)
 
 
 @_product_op.register_fake
-def _(
-    scores: Tensor,
-    values: Tensor | None,
-    scale: Tensor,
-    positions: Tensor,
-    order: Tensor,
-    counts: Tensor | None,
-    product: str,
-    formula: str,
-    own_scores: bool,
-    flip: bool,
-) -> Tensor:
-    call = Call.of_fields(product, formula, own_scores, flip)
+def _(scores: Tensor, values: Tensor | None, *others: Any) -> Tensor:
+    call = Call.of_fields(*others[4:])
     return scores.new_empty(call.result_shape(scores.shape, _shape_of(values)))
 
 
-@torch.library.custom_op("softorder::product_backward", mutates_args=())
-def _product_backward_op(
-    g: Tensor,
-    values: Tensor | None,
-    scale: Tensor,
-    positions: Tensor,
-    order: Tensor,
-    counts: Tensor | None,
-    product: str,
-    formula: str,
-    own_scores: bool,
-    flip: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    call = Call.of_fields(product, formula, own_scores, flip)
-    held = _hold(call, values, scale, positions, order, counts)
-    # What stands for the gradient of no values, or of indices, is empty.
+@torch.library.custom_op(
+    "softorder::product_backward",
+    mutates_args=(),
+    schema=f"(Tensor g, {_OPERANDS}) -> (Tensor, Tensor, Tensor)",
+)
+def _product_backward_op(g: Tensor, *operands: Any) -> tuple[Tensor | None, ...]:
+    _, held, values = _hold_operands(*operands)
+    # The gradient is empty where there are no values, or indices.
     wanted = (True, _has_gradient(values), True)
-    to_scores, to_values, to_scale = _backward(held, g, wanted, order.shape, values)
-    to_values = g.new_empty(0) if to_values is None else to_values
-    return to_scores, to_values, to_scale  # pyright: ignore[reportReturnType]
+    shape = operands[2].shape
+    to_scores, to_values, to_scale = _backward(held, g, wanted, shape, values)
+    return to_scores, g.new_empty(0) if to_values is None else to_values, to_scale
 
 
 @_product_backward_op.register_fake
-def _(
-    g: Tensor,
-    values: Tensor | None,
-    scale: Tensor,
-    positions: Tensor,
-    order: Tensor,
-    counts: Tensor | None,
-    product: str,
-    formula: str,
-    own_scores: bool,
-    flip: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(g: Tensor, values: Tensor | None, _scale: Tensor, positions: Tensor, *_: Any) -> Any:
     return (
-        g.new_empty(order.shape),
+        g.new_empty(positions.shape),
         g.new_empty(values.shape if values is not None and _has_gradient(values) else 0),
         g.new_empty(g.shape[:1], dtype=torch.float64),
     )
+
+
+def _hold_operands(
+    values: Tensor | None, scale: Tensor, *others: Any
+) -> tuple[Call, Any, Tensor | None]:
+    call = Call.of_fields(*others[3:])
+    return call, _hold(call, values, scale, *others[:3]), values
 
 
 def _has_gradient(values: Tensor | None) -> bool:

@@ -9,8 +9,8 @@ import array_api_compat.torch
 import torch
 import torch.utils.checkpoint
 
-from softorder import _checks
-from softorder._array import Wiring, slices
+from softorder import _checks, _messages
+from softorder._array import Wiring, joined_parts
 from softorder._kernels.scan import cumulative_logsumexp
 from softorder.torch import _tracing
 from softorder.torch._autograd import NativeProducts, scan
@@ -19,12 +19,8 @@ from softorder.torch._host import host
 
 def _read(x: torch.Tensor, name: str) -> torch.Tensor:
     if x.layout is not torch.strided or x.is_nested:
-        raise TypeError(_checks.not_dense(name, x))
+        raise TypeError(_messages.not_dense(name, x))
     return x
-
-
-def _stop_gradient(x: torch.Tensor) -> torch.Tensor:
-    return x.detach()
 
 
 def _take_along_axis(x: torch.Tensor, index: torch.Tensor, axis: int) -> torch.Tensor:
@@ -69,12 +65,6 @@ def _checkpoint(function: Callable[..., torch.Tensor], *arrays: torch.Tensor) ->
     return result
 
 
-def _by_parts(
-    function: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor, height: int, axis: int
-) -> torch.Tensor:
-    return torch.cat([_checkpoint(function, part) for part in slices(rows, height)], axis)
-
-
 # Tried with this one; before it, a compiled program is always careful.
 _HAS_COND = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
 
@@ -112,7 +102,7 @@ TORCH = Wiring(
     is_on_cpu=lambda x: x.device.type == "cpu",
     is_recording=torch.is_grad_enabled,
     read=_read,
-    stop_gradient=_stop_gradient,
+    stop_gradient=torch.Tensor.detach,
     take_along_axis=_take_along_axis,
     add_along_axis=_add_along_axis,
     matmul=_matmul,
@@ -128,7 +118,7 @@ TORCH = Wiring(
     host=host,
     gumbel=_gumbel,
     cumulative_logsumexp=_cumulative_logsumexp,
-    by_parts=_by_parts,
+    by_parts=joined_parts(torch.cat, _checkpoint),
     cond=_cond,
     fuses=torch.compiler.is_compiling,
     scan=scan,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import softorder
-from softorder import _checks
+from softorder import _checks, _messages
 from softorder._kernels.scores import SortedScores
 from softorder._kernels.spec import KernelSpec
 from softorder._permutation import SoftPermutation
@@ -137,12 +137,10 @@ class _Operation(nn.Module):
             # As a module, so that what learns in it is registered.
             relaxation = SoftSort(relaxation.tau, relaxation.metric, learnable_tau=learnable_tau)
         elif learnable_tau:
-            raise ValueError(
-                _checks.message(
-                    "learnable_tau=True needs a number, the temperature to begin with",
-                    f"how = {_checks.describe(how)}",
-                    "Pass an nn.Module that is a relaxation and has a parameter of its own.",
-                )
+            raise _messages.value_error(
+                "learnable_tau=True needs a number, the temperature to begin with",
+                f"how = {_messages.describe(how)}",
+                "Pass an nn.Module that is a relaxation and has a parameter of its own.",
             )
         self.arguments = arguments
         self.how = relaxation
@@ -151,8 +149,8 @@ class _Operation(nn.Module):
     def how(self) -> Any:
         """The relaxation, with whatever stands under the names of its registered fields now.
 
-        That may be other tensors than it came with: `load_state_dict(assign=True)`,
-        `torch.func.functional_call` and assignments put them there.
+        These may differ from the tensors that it was made with: `load_state_dict(assign=True)`,
+        `torch.func.functional_call` and assignments replace them.
         """
         if "how" in self._modules:
             return self._modules["how"]
