@@ -11,7 +11,6 @@ import torch
 
 import softorder as so
 from softorder import relaxations
-from softorder._kernels import tiled
 
 
 def bent(a, b):
@@ -32,9 +31,6 @@ def via(relaxation):
 
     return Via
 
-
-# So that a few items make several tiles.
-tiled.TILE = 16
 
 # Further settings of a relaxation that deserve a run of their own.
 VARIANTS = {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 import frameworks
-from softorder._extension import extension
+import inside
 
 HAS_TORCH = frameworks.is_installed("torch")
 if HAS_TORCH:
@@ -99,7 +99,7 @@ def pytest_configure(config):
         PERTURBATIONS[name]()
         settings.load_profile("perturbed")
     counting = config.pluginmanager.getplugin("_cov")
-    if counting is not None and not (extension is not None):
+    if counting is not None and inside.extension is None:
         # A tenth of the library serves the native kernel, and cannot be reached without it.
         counting.options.cov_fail_under = 85
 
@@ -145,6 +145,12 @@ def _coverage(request):
     counting.stop()
     yield
     counting.start()
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Let a few items make several tiles."""
+    monkeypatch.setattr(inside.tiled, "TILE", 16)
 
 
 @pytest.fixture

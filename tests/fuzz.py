@@ -24,7 +24,7 @@ import tie_oracle
 from frameworks import framework, is_installed
 from fuzz_cases import FAMILIES, OF_VALUES, draw, finite_rows, orders_of, spread_of
 from fuzz_limits import has_uncertain_order, least_deviation, tolerance
-from softorder._kernels import native, tiled
+from inside import native, tiled
 from tolerances import GRADIENTS, as_numpy
 
 # The oracle takes all orders of one vector: more would take seconds.

@@ -33,6 +33,8 @@ from catalog import (
 )
 from tolerances import FINITE_DIFFERENCES, GRADIENTS, VALUES, assert_close, gradcheck, gradgradcheck
 
+pytestmark = pytest.mark.usefixtures("small_tiles")
+
 every_pair = pytest.mark.parametrize(("how", "operation"), EVERY_PAIR)
 ALL_BUT_ARGSORT = {k: f for k, f in OPERATIONS.items() if k != "argsort"}
 with_matrix = pytest.mark.parametrize("how", WITH_MATRIX)

@@ -6,7 +6,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import softorder as so
-from softorder._kernels import native
+from inside import native
 from tolerances import VALUES, assert_close
 
 LABELS = torch.tensor([0, 1, 1, 0])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import operator_oracles as oracles
 import softorder as so
 import strategies as our
-from softorder._kernels import isotonic, on_cpu
+from inside import isotonic, on_cpu
 from tolerances import VALUES, assert_close, gradcheck, gradgradcheck
 
 strengths = st.sampled_from([1e-4, 0.01, 0.3, 1.0, 3.0, 100.0])

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softorder._kernels import isotonic
-from softorder._kernels.isotonic import KL, L2
+from inside import KL, L2, isotonic
 
 needs_native = pytest.mark.skipif(isotonic.extension is None, reason="no native kernel")
 # "l2" and "kl" are what is chosen: the native kernel where there is one.

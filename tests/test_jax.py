@@ -14,7 +14,7 @@ import pytest
 import frameworks
 import softorder as so
 import softorder.jax as sj
-from softorder._kernels import dispatch, native, tiled
+from inside import dispatch, native, tiled
 from tolerances import FINITE_DIFFERENCES, GRADIENTS, SQUARE_VALUES, VALUES, assert_close
 
 frameworks.framework("jax")  # sets it up

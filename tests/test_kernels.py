@@ -23,16 +23,27 @@ from torch.func import hessian, jacfwd, jacrev, jvp, vmap
 
 import oracles
 import softorder as so
-import softorder.torch._autograd
 from forks import is_true_in_a_forked_child, needs_fork, passes_in_a_fresh_process
-from softorder import _extension
-from softorder._kernels import dispatch, native, tiled
-from softorder._kernels.formulas import ABS, NEURALSORT, SQUARE
-from softorder._kernels.products import Call, Product
-from softorder._kernels.profiles import GAUSSIAN, LAPLACE
-from softorder._kernels.recurrence import gates, sums_over_others
-from softorder._kernels.scan import chunked_scan
-from softorder.tensorflow._flows import chunked_sums_over_others, gap_gradient, gates_by_step
+from inside import (
+    ABS,
+    GAUSSIAN,
+    LAPLACE,
+    NEURALSORT,
+    SQUARE,
+    Call,
+    Product,
+    chunked_scan,
+    chunked_sums_over_others,
+    dispatch,
+    extension_module,
+    gap_gradient,
+    gates,
+    gates_by_step,
+    native,
+    sums_over_others,
+    tiled,
+    torch_autograd,
+)
 from tolerances import FINITE_DIFFERENCES, as_numpy, assert_close, gradcheck, gradgradcheck
 
 needs_native = pytest.mark.skipif(native.extension is None, reason="no native kernel")
@@ -53,11 +64,6 @@ every_metric = pytest.mark.parametrize("metric", METRICS)
 def _no_kernel_is_left_over():
     yield
     assert dispatch.chosen_kernel() is None
-
-
-@pytest.fixture(autouse=True)
-def _tiles_of_their_own_size(monkeypatch):
-    monkeypatch.setattr(tiled, "TILE", 1 << 20)  # catalog.py makes them tiny
 
 
 def draw(kind, n, seed=0):
@@ -1243,7 +1249,7 @@ def test_a_choice_holds_for_the_backward_of_what_was_made_in_it():
 
 @needs_native
 def test_a_missing_extension(monkeypatch):
-    monkeypatch.setattr(_extension, "extension", None)
+    monkeypatch.setattr(extension_module, "extension", None)
     with so.config(kernel="native"), pytest.raises(RuntimeError) as error:
         so.SoftSort(0.1)(torch.randn(3))
     for part in ("needs the compiled extension", "an installation without it", "Reinstall"):
@@ -1390,7 +1396,7 @@ def test_the_chunked_scan_is_the_plain_loop(kind):
             expected[..., i] = state
         for found in (
             chunked_scan(np, gate, v),
-            softorder.torch._autograd.scan(torch.tensor(gate), torch.tensor(v)).numpy(),
+            torch_autograd.scan(torch.tensor(gate), torch.tensor(v)).numpy(),
         ):
             assert found.shape == v.shape
             np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-13)

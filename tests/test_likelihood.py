@@ -6,9 +6,7 @@ import torch
 
 import oracles
 import softorder as so
-from softorder._kernels import native
-from softorder._kernels.formulas import ABS
-from softorder._kernels.products import Call, Product
+from inside import ABS, Call, Product, native
 from tolerances import assert_close, gradcheck, gradgradcheck
 
 pytestmark = pytest.mark.skipif(native.extension is None, reason="no native kernel")

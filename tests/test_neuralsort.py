@@ -19,10 +19,7 @@ import operator_oracles as oracles
 import softorder as so
 import strategies as our
 from forks import is_true_in_a_forked_child, needs_fork, passes_in_a_fresh_process
-from softorder import _extension
-from softorder._kernels import native, tiled
-from softorder._kernels.neuralsort import NEURALSORT
-from softorder.relaxations.base import PermutationRelaxation
+from inside import NEURALSORT, PermutationRelaxation, extension_module, native, tiled
 from tolerances import (
     GRADIENTS,
     SQUARE_VALUES,
@@ -794,7 +791,7 @@ def test_left_alone_the_choice_is_automatic(monkeypatch):
         assert kernel_of(torch.randn(3)) == kernel_of(torch.randn(3000)) == "Native"
     assert kernel_of(torch.empty(3, device="meta")) == "Dense"
     assert kernel_of(torch.empty(3000, device="meta")) == "Tiled"
-    monkeypatch.setattr(_extension, "extension", None)
+    monkeypatch.setattr(extension_module, "extension", None)
     assert kernel_of(torch.randn(3)) == "Dense"
     assert kernel_of(torch.randn(3000)) == "Tiled"
     x = torch.randn(600)
@@ -822,7 +819,7 @@ def test_a_native_kernel_that_is_not_there(monkeypatch):
     if native.extension is not None:
         with so.config(kernel="native"), pytest.raises(ValueError, match=r"meta.*tiled"):
             so.NeuralSort(0.1)(torch.empty(3, device="meta"))
-    monkeypatch.setattr(_extension, "extension", None)
+    monkeypatch.setattr(extension_module, "extension", None)
     with so.config(kernel="native"), pytest.raises(RuntimeError, match=r"Reinstall.*tiled"):
         so.NeuralSort(0.1)(torch.randn(3))
 

@@ -11,9 +11,8 @@ import scipy.stats
 import torch
 
 import softorder as so
-from softorder._array import NUMPY, find_wiring
+from inside import NUMPY, TORCH, find_wiring
 from softorder.torch import PlackettLuce
-from softorder.torch._wiring import TORCH
 from tolerances import GRADIENTS, VALUES, as_numpy, assert_close, gradcheck, gradgradcheck
 
 INF, NAN = math.inf, math.nan

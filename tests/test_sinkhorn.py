@@ -9,6 +9,7 @@ from scipy.optimize import linear_sum_assignment
 
 import operator_oracles as oracles
 import softorder as so
+from inside import doubly_stochastic
 from tolerances import VALUES, assert_close, gradcheck, gradgradcheck
 
 matrices = st.integers(1, 6).flatmap(
@@ -57,7 +58,7 @@ def test_a_fixed_number_reports_its_error_and_nothing_overflows(generator):
 
 
 def test_a_tolerance_that_is_not_reached_is_a_warning_with_the_error(generator, monkeypatch):
-    monkeypatch.setattr("softorder._kernels.doubly_stochastic._MOST_STEPS", 1)
+    monkeypatch.setattr(doubly_stochastic, "_MOST_STEPS", 1)
     with pytest.warns(RuntimeWarning, match=r"tolerance 1e-14; got an error of .* after 1 steps"):
         so.Sinkhorn(0.1, tolerance=1e-14)(torch.randn(5, 5, generator=generator))
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 import operator_oracles as oracles
 import softorder as so
 import strategies as our
-from softorder._kernels import pairwise, rank_tails
+from inside import pairwise, rank_tails
 from tolerances import GRADIENTS, VALUES, assert_close, gradcheck, gradgradcheck
 
 

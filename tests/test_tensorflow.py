@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import softorder as so
-from softorder._array import find_wiring
-from softorder._kernels import tiled
+from inside import find_wiring, tiled
 from tolerances import GRADIENTS, SQUARE_VALUES, VALUES, assert_close
 
 tf = pytest.importorskip("tensorflow")

@@ -14,11 +14,12 @@ import torch
 import softorder as so
 import softorder.torch
 from catalog import TEMPERATURE, bent
+from inside import Dense, Explicit
 from softorder import relaxations, testing
-from softorder._kernels.dense import Dense
-from softorder._kernels.spec import Explicit
 from softorder.extend import RowSoftmax
 from softorder.testing import LawBroken, check_relaxation
+
+pytestmark = pytest.mark.usefixtures("small_tiles")
 
 LIMIT = "limit_is_the_hard_operation"
 EXAMPLE = pathlib.Path(__file__).parents[1] / "examples" / "own_relaxation.py"

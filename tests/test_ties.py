@@ -12,7 +12,8 @@ import softorder as so
 import tie_oracle
 from catalog import bent
 from frameworks import framework
-from softorder._kernels import tiled
+
+pytestmark = pytest.mark.usefixtures("small_tiles")
 
 TOLERANCE = 1e-6
 NAN, INF = np.nan, np.inf
@@ -172,8 +173,7 @@ EVERY = [
 
 
 @pytest.mark.parametrize(("case", "product", "engine"), EVERY)
-def test_the_gradient_at_ties_is_the_mean_over_all_orders(case, product, engine, monkeypatch):
-    monkeypatch.setattr(tiled, "TILE", 16)
+def test_the_gradient_at_ties_is_the_mean_over_all_orders(case, product, engine):
     with so.config(kernel=engine):
         for kind in kinds(case):
             check(case, product, kind, framework("torch"))
