@@ -57,6 +57,8 @@ _NAMES = {
     "softorder.relaxations.base": ["PermutationRelaxation"],
     "softorder.tensorflow._flows": ["chunked_sums_over_others", "gap_gradient", "gates_by_step"],
     "softorder.tensorflow._wiring": ["TENSORFLOW"],
+    "softorder.testing._examined": ["Operation"],
+    "softorder.testing._report": ["measure"],
     "softorder.torch._wiring": ["TORCH"],
 }
 _PATHS = _MODULES | {name: f"{module}:{name}" for module in _NAMES for name in _NAMES[module]}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import softorder as so
-from catalog import EVERY_PAIR, WITH_LIMIT, WITH_MATRIX, short, soften, with_tau
+from catalog import OF_SCORES, every_pair, short, soften, with_matrix, with_tau
 from inside import KERNELS, RULES, doubly_stochastic, native, numpy_rules, pairwise, tiled
 from tolerances import GRADIENTS, VALUES, assert_close
 
@@ -81,7 +81,7 @@ def check_by_differences(function, *arrays):
 # ---------------------------------------------------------------- operations and relaxations
 
 
-@pytest.mark.parametrize(("how", "operation"), EVERY_PAIR)
+@every_pair
 def test_every_operation_has_the_gradient_of_torch(how, operation):
     how = short(how)
     check(lambda x: operation(x, how), SCORES)
@@ -100,7 +100,7 @@ OUTPUTS = {
 }
 
 
-@pytest.mark.parametrize("how", WITH_MATRIX)
+@with_matrix
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_what_a_soft_permutation_gives_has_the_gradient_of_torch(how, output):
     how = short(how)
@@ -108,7 +108,7 @@ def test_what_a_soft_permutation_gives_has_the_gradient_of_torch(how, output):
     check(lambda x: OUTPUTS[output](how(x, mask=of(x, MASK))), MASKED)
 
 
-@pytest.mark.parametrize("how", WITH_MATRIX)
+@with_matrix
 @pytest.mark.parametrize("rows", [None, [1, 0, 1]])
 def test_products_have_the_gradients_of_torch_in_scores_and_values(how, rows):
     v, u = RANDOM.normal(size=(2, 6, 3)), RANDOM.normal(size=(2, 6 if rows is None else 3))
@@ -122,7 +122,7 @@ def test_products_have_the_gradients_of_torch_in_scores_and_values(how, rows):
     check(lambda x, v: how(x).hard() @ v + 0 * how(x).matrix()[..., :3], scores, v)
 
 
-@pytest.mark.parametrize("how", WITH_LIMIT)
+@pytest.mark.parametrize("how", OF_SCORES)
 @pytest.mark.parametrize("shape", [(), (2,), (3, 1)])
 def test_a_temperature_receives_its_gradient(how, shape):
     x, tau = RANDOM.normal(size=(3, 2, 6)), np.linspace(0.5, 0.8, math.prod(shape)).reshape(shape)
@@ -132,7 +132,7 @@ def test_a_temperature_receives_its_gradient(how, shape):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("how", WITH_LIMIT)
+@pytest.mark.parametrize("how", OF_SCORES)
 def test_other_precisions(how, dtype):
     check(lambda x: soften(x, short(how)), SCORES[:2].astype(dtype))
 
