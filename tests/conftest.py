@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import pathlib
 import re
 
 import coverage
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 import frameworks
 import inside
 
+TESTS = pathlib.Path(__file__).parent
 HAS_TORCH = frameworks.is_installed("torch")
 if HAS_TORCH:
     import torch
@@ -59,9 +61,21 @@ def pytest_addoption(parser):
     )
 
 
+# Modules of the tests that need a framework, and so does every test file that imports them.
+_HELPERS = re.compile(
+    r"^from (engines|references|wrong_relaxations|\w+_(?:cases|oracle|checks))\b", re.M
+)
+
+
 def _import_frameworks(path):
     """Return the frameworks that a test file cannot do without."""
-    return set(re.findall(r"^(?:import|from) (torch|jax|tensorflow)\b", path.read_text(), re.M))
+    text = path.read_text()
+    needed = set(re.findall(r"^(?:import|from) (torch|jax|tensorflow)\b", text, re.M))
+    for name in set(_HELPERS.findall(text)) - {"tie_oracle"}:
+        for folder in (path.parent, TESTS):
+            if (folder / f"{name}.py").exists():
+                needed |= _import_frameworks(folder / f"{name}.py")
+    return needed
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -102,6 +116,18 @@ def pytest_configure(config):
     if counting is not None and inside.extension is None:
         # A tenth of the library serves the native kernel, and cannot be reached without it.
         counting.options.cov_fail_under = 85
+
+
+# Tests that are slow for what they are, wherever they stand: workers that are killed and resumed,
+# wheels that are built.
+_SLOW = re.compile(r"killed|test_install\.py")
+
+
+def pytest_collection_modifyitems(items):
+    """Mark those tests as slow."""
+    for item in items:
+        if _SLOW.search(item.nodeid):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

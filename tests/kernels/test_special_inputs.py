@@ -25,8 +25,6 @@ from tolerances import (
 )
 
 pytestmark = pytest.mark.usefixtures("tiny_tiles", "no_kernel_is_left_over")
-
-
 MASK = torch.tensor([[True] * 6, [False, True, True, False, True, True], [False] * 6])
 
 
