@@ -157,7 +157,7 @@ _NOT_COUNTED = (
     "test_gradients",
     "test_in_torch",
     "test_laws",
-    "test_lifetime",
+    "test_permutation_lifetime",
     "test_parity",
     "test_processes",
     "test_products",

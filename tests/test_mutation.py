@@ -21,17 +21,13 @@ PRODUCTS = "kernels/test_products.py::test_every_product_is_the_dense_one"
 DERIVATIVES = "kernels/test_gradients.py::test_derivatives_of_every_kind"
 FORWARD_MODE = "kernels/test_gradients.py::test_forward_mode_is_finite_differences"
 LAWS = "testing/test_laws.py::test_every_relaxation_of_the_library_keeps_every_law"
-KERNELS = [
-    "test_permutation.py",
-    PRODUCTS,
-    FORWARD_MODE,
-    DERIVATIVES,
-    "test_ops.py",
-]
+DENSE = ["test_permutation.py", PRODUCTS, FORWARD_MODE, DERIVATIVES, "test_ops.py"]
+FAST = [PRODUCTS, FORWARD_MODE, DERIVATIVES, "test_permutation.py", "test_ops.py"]
+TILED = ["kernels/test_tiled.py", *FAST]
 NEURALSORT = [
-    PRODUCTS,
     "kernels/test_neuralsort.py::test_the_matrix_is_the_oracles",
     "kernels/test_neuralsort.py::test_values_and_gradients_are_the_literal_formula",
+    PRODUCTS,
     DERIVATIVES,
 ]
 TIES = ["kernels/test_ties.py::test_the_gradient_at_ties_is_the_mean_over_all_orders"]
@@ -50,9 +46,17 @@ def watchers_of(name):
         return [file_of(module), "-k", "not processes and not killed"]
     if "_tie" in name or name.startswith("ties"):
         return TIES
+    if name == "tensorflow.logsumexp":
+        return ["test_tensorflow_graphs.py::test_the_likelihood_of_plackett_luce"]
+    if module == "vjp":
+        return ["test_vjp_rules.py", "test_vjp.py"]
     if rest:
         return [file_of(module), LAWS]
-    return NEURALSORT if "neuralsort" in name else KERNELS
+    if "neuralsort" in name:
+        return NEURALSORT
+    if name.startswith("tiled"):
+        return TILED
+    return FAST if name.startswith(("native", "scan")) else DENSE
 
 
 # What a test says when a number is wrong. Anything else is a perturbation that does not run.
@@ -108,5 +112,5 @@ def test_a_perturbed_library_fails(name, tmp_path):
 
 def test_a_library_that_is_not_perturbed_passes(tmp_path):
     """Or else every perturbation would be noticed."""
-    for tests in (KERNELS[:2], NEURALSORT[1:2]):
+    for tests in (DENSE[:2], NEURALSORT[:2]):
         assert not fails(None, tests, tmp_path)
