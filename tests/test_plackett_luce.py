@@ -44,7 +44,7 @@ def test_log_prob_sums_to_one_over_all_permutations(framework):
         log_p = so.PlackettLuce(array(scores, framework)).log_prob(
             array(permutations(4), framework)
         )
-        assert_close(np.exp(as_numpy(log_p)).sum(), 1.0, 1e-12)
+        assert_close(np.exp(as_numpy(log_p)).sum(), 1.0, VALUES["float64"])
 
 
 @both
@@ -142,7 +142,7 @@ def test_a_nan_spoils_its_row_alone(framework):
     for permutation in permutations(3):
         log_p = as_numpy(law.log_prob(array(permutation, framework)))
         assert np.isnan(log_p[[0, 2]]).all()
-        assert_close(log_p[1], oracle(scores[1], permutation), 1e-12)
+        assert_close(log_p[1], oracle(scores[1], permutation), VALUES["float64"])
     drawn = as_numpy(law.sample((20,), generator=source(framework)))
     np.testing.assert_array_equal(np.sort(drawn), np.broadcast_to(np.arange(3), drawn.shape))
     if framework == "torch":

@@ -18,7 +18,7 @@ from catalog import (
     soften,
     with_tau,
 )
-from tolerances import VALUES, assert_close, gradcheck
+from tolerances import COLD_LIMIT, VALUES, assert_close, gradcheck
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
 
@@ -126,4 +126,4 @@ def test_each_operation_goes_to_its_namesake_as_tau_goes_to_zero(how, operation,
         "quantiles": x.quantile(torch.tensor([0.0, 0.3, 1.0]).double(), -1),
     }
     (name,) = (name for name, function in OPERATIONS.items() if function is operation)
-    assert_close(operation(x, cold(how)), expected[name], 1e-7)
+    assert_close(operation(x, cold(how)), expected[name], COLD_LIMIT)

@@ -22,9 +22,7 @@ from inside import (
     extension_module,
     native,
 )
-from tolerances import (
-    assert_close,
-)
+from tolerances import GRADIENTS, LIMIT, assert_close
 
 pytestmark = pytest.mark.usefixtures("no_kernel_is_left_over")
 
@@ -61,7 +59,7 @@ def test_left_alone_the_choice_for_neuralsort_is_automatic(monkeypatch):
     assert kernel_of(torch.randn(3)) == "dense"
     assert kernel_of(torch.randn(3000)) == "tiled"
     x = torch.randn(600)
-    assert_close(so.sort(x, so.NeuralSort(1e-6)), x.sort().values, 1e-6)
+    assert_close(so.sort(x, so.NeuralSort(1e-6)), x.sort().values, LIMIT)
 
 
 @pytest.mark.parametrize("name", ["fast", "", 3, "Native"])
@@ -113,7 +111,7 @@ def test_a_choice_holds_for_the_backward_of_what_was_made_in_it():
         (g,) = torch.autograd.grad(weigh(y), x)
     with so.config(kernel="dense"):
         (expected,) = torch.autograd.grad(weigh(so.sort(x, so.SoftSort(0.3, 1.5))), x)
-    assert_close(g, expected, 1e-10)
+    assert_close(g, expected, GRADIENTS["float64"])
 
 
 @needs_native
@@ -126,7 +124,7 @@ def test_a_missing_extension(monkeypatch):
     small, large = torch.randn(3), torch.randn(3000)
     assert engine_of(so.SoftSort(0.1)(small)) == "dense"
     assert engine_of(so.SoftSort(0.1)(large)) == "portable"
-    assert_close(so.sort(large, 1e-6), large.sort().values, 1e-6)
+    assert_close(so.sort(large, 1e-6), large.sort().values, LIMIT)
 
 
 def test_the_portable_kernel_does_not_serve():

@@ -12,10 +12,10 @@ import softorder as so
 import tie_oracle
 from catalog import bent
 from frameworks import framework
+from tolerances import TIES
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
 
-TOLERANCE = 1e-6
 NAN, INF = np.nan, np.inf
 
 # Scores, and which of them take part.
@@ -154,9 +154,9 @@ def check(case, product, kind, frame):
         return PRODUCTS[product](x, make(tau), given, **arguments)
 
     y, (to_s, to_tau) = frame.pull(function, [s, np.array(tau)], weights)
-    np.testing.assert_allclose(y, value, rtol=0, atol=TOLERANCE)
-    np.testing.assert_allclose(to_s, ds, rtol=0, atol=TOLERANCE)
-    np.testing.assert_allclose(to_tau, dtau, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(y, value, rtol=0, atol=TIES)
+    np.testing.assert_allclose(to_s, ds, rtol=0, atol=TIES)
+    np.testing.assert_allclose(to_tau, dtau, rtol=0, atol=TIES)
 
 
 def kinds(case):
@@ -229,9 +229,9 @@ def test_the_gradient_of_nearest_neighbours_at_ties():
             [query, points],
             weights,
         )
-        np.testing.assert_allclose(y, value, rtol=0, atol=TOLERANCE)
-        np.testing.assert_allclose(found[0], of_query, rtol=0, atol=TOLERANCE)
-        np.testing.assert_allclose(found[1], of_points, rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(y, value, rtol=0, atol=TIES)
+        np.testing.assert_allclose(found[0], of_query, rtol=0, atol=TIES)
+        np.testing.assert_allclose(found[1], of_points, rtol=0, atol=TIES)
 
 
 @pytest.mark.parametrize("kernel", ["native", "portable", "tiled", "dense"])

@@ -15,10 +15,7 @@ from inside import (
     operator_of,
     tiled,
 )
-from tolerances import (
-    VALUES,
-    assert_close,
-)
+from tolerances import ENGINE_GRADIENTS, VALUES, assert_close
 
 
 class Learned(nn.Module):
@@ -68,7 +65,7 @@ def test_tiles_leave_out_nothing_that_counts(power, tau, monkeypatch):
             y = P @ leaves[1][..., None] + P.T @ leaves[1][..., None]
         found.append([y, *torch.autograd.grad(weigh(y), leaves)])
     for a, b in zip(*found, strict=True):
-        assert_close(a, b, 1e-5)
+        assert_close(a, b, ENGINE_GRADIENTS["abs", "float32"])
 
 
 @pytest.mark.usefixtures("tiny_tiles")
