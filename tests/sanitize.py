@@ -22,7 +22,7 @@ assert softorder._extension.extension is module
 options = "-q --capture=sys -p no:cacheprovider -p no:xdist".split()
 sys.exit(pytest.main([*options, *sys.argv[2:]]))
 """
-KERNEL_TESTS = ["test_kernels.py", "test_isotonic.py", "test_neuralsort.py"]
+KERNEL_TESTS = ["kernels"]
 
 
 def run(*command):

@@ -8,16 +8,7 @@ import torch
 from torch.func import vmap
 
 import softorder as so
-from catalog import (
-    OF_SCORES,
-    OPERATIONS,
-    TEMPERATURE,
-    cold,
-    every_pair,
-    offers,
-    soften,
-    with_tau,
-)
+from catalog import OF_SCORES, OPERATIONS, TEMPERATURE, cold, every_pair, offers, soften, with_tau
 from tolerances import COLD_LIMIT, VALUES, assert_close, gradcheck
 
 pytestmark = pytest.mark.usefixtures("small_tiles")

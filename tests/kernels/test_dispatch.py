@@ -5,23 +5,10 @@ import threading
 
 import pytest
 import torch
-from engines import (
-    every_engine,
-    fast_kernel,
-    make,
-    needs_native,
-    weigh,
-)
 
 import softorder as so
-from inside import (
-    NEURALSORT,
-    PermutationRelaxation,
-    dispatch,
-    engine_of,
-    extension_module,
-    native,
-)
+from engines import every_engine, fast_kernel, make, needs_native, weigh
+from inside import NEURALSORT, PermutationRelaxation, dispatch, engine_of, extension_module, native
 from tolerances import GRADIENTS, LIMIT, assert_close
 
 pytestmark = pytest.mark.usefixtures("no_kernel_is_left_over")

@@ -5,6 +5,13 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.autograd import forward_ad
+from torch.func import hessian, jacfwd, jacrev, jvp, vmap
+
+import softorder as so
+import strategies as our
 from engines import (
     PRODUCTS,
     arguments,
@@ -16,16 +23,7 @@ from engines import (
     tensor,
     weigh,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from torch.autograd import forward_ad
-from torch.func import hessian, jacfwd, jacrev, jvp, vmap
-
-import softorder as so
-import strategies as our
-from inside import (
-    tiled,
-)
+from inside import tiled
 from tolerances import (
     AGREEMENT,
     COMPOSITE,

@@ -2,26 +2,13 @@
 
 import pytest
 import torch
-from engines import (
-    arguments,
-    assert_alike,
-    fast_engine,
-    make,
-    weigh,
-)
 from torch import nn
 from torch.autograd import forward_ad
 from torch.func import jvp, vmap
 
 import softorder as so
-from inside import (
-    ABS,
-    NEURALSORT,
-    SQUARE,
-    Call,
-    Product,
-    native,
-)
+from engines import arguments, assert_alike, fast_engine, make, weigh
+from inside import ABS, NEURALSORT, SQUARE, Call, Product, native
 from tolerances import COMPOSITE, ENGINE_VALUES, GRADIENTS, assert_close
 
 pytestmark = pytest.mark.usefixtures("tiny_tiles", "no_kernel_is_left_over")

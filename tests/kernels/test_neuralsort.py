@@ -8,25 +8,14 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from engines import (
-    needs_native,
-    tensor,
-    threads,
-    weigh,
-)
 from hypothesis import given
 from hypothesis import strategies as st
 
 import operator_oracles
 import softorder as so
 import strategies as our
-from tolerances import (
-    GRADIENTS,
-    SQUARE_VALUES,
-    VALUES,
-    as_numpy,
-    assert_close,
-)
+from engines import needs_native, tensor, threads, weigh
+from tolerances import GRADIENTS, SQUARE_VALUES, VALUES, as_numpy, assert_close
 
 pytestmark = pytest.mark.usefixtures("tiny_tiles", "no_kernel_is_left_over")
 

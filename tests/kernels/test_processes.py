@@ -11,22 +11,11 @@ import threading
 import numpy as np
 import pytest
 import torch
-from engines import (
-    BLOCK,
-    METRICS,
-    arguments,
-    make,
-    needs_native,
-    results,
-    threads,
-    weigh,
-)
 
 import softorder as so
+from engines import BLOCK, METRICS, arguments, make, needs_native, results, threads, weigh
 from forks import is_true_in_a_forked_child, needs_fork, passes_in_a_fresh_process
-from inside import (
-    native,
-)
+from inside import native
 
 
 def _a_forked_child_sorts_alike():

@@ -4,6 +4,8 @@ import itertools
 
 import pytest
 import torch
+
+import softorder as so
 from engines import (
     BLOCK,
     PRODUCTS,
@@ -18,12 +20,7 @@ from engines import (
     results,
     weigh,
 )
-
-import softorder as so
-from inside import (
-    native,
-    tiled,
-)
+from inside import native, tiled
 from tolerances import (
     AGREEMENT,
     COMPOSITE,

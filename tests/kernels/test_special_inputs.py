@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+
+import softorder as so
 from engines import (
     arguments,
     assert_alike,
@@ -14,15 +16,7 @@ from engines import (
     threads,
     weigh,
 )
-
-import softorder as so
-from tolerances import (
-    COMPOSITE,
-    GRADIENTS,
-    SECOND,
-    VALUES,
-    assert_close,
-)
+from tolerances import COMPOSITE, GRADIENTS, SECOND, VALUES, assert_close
 
 pytestmark = pytest.mark.usefixtures("tiny_tiles", "no_kernel_is_left_over")
 MASK = torch.tensor([[True] * 6, [False, True, True, False, True, True], [False] * 6])

@@ -2,19 +2,11 @@
 
 import pytest
 import torch
-from engines import (
-    arguments,
-    assert_alike,
-    tensor,
-    weigh,
-)
 from torch import nn
 
 import softorder as so
-from inside import (
-    operator_of,
-    tiled,
-)
+from engines import arguments, assert_alike, tensor, weigh
+from inside import operator_of, tiled
 from tolerances import ENGINE_GRADIENTS, VALUES, assert_close
 
 

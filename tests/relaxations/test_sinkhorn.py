@@ -10,14 +10,7 @@ from scipy.optimize import linear_sum_assignment
 import operator_oracles as oracles
 import softorder as so
 from inside import doubly_stochastic
-from tolerances import (
-    ITERATED,
-    LIMIT,
-    VALUES,
-    assert_close,
-    gradcheck,
-    gradgradcheck,
-)
+from tolerances import ITERATED, LIMIT, VALUES, assert_close, gradcheck, gradgradcheck
 
 matrices = st.integers(1, 6).flatmap(
     lambda n: st.lists(st.integers(-8, 8).map(lambda i: i / 4), min_size=n * n, max_size=n * n).map(

@@ -2,9 +2,9 @@
 
 import numpy as np
 import torch
-from engines import METRICS
 
 import softorder as so
+from engines import METRICS
 from tolerances import ENGINE_GRADIENTS, ENGINE_VALUES, as_numpy, assert_close
 
 DISTRIBUTIONS = ["uniform", "normal", "cauchy", "clustered", "tied"]
