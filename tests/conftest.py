@@ -19,15 +19,16 @@ if HAS_TORCH:
 
     from perturbations import PERTURBATIONS
 
-    # One thread per worker: the suite runs on several processes, and small tensors gain nothing.
+    # One thread for each worker: the suite runs in several processes, and small tensors gain
+    # nothing from more.
     torch.set_num_threads(1)
 else:
     PERTURBATIONS = {}
-# XLA compiles thousands of small programs here, and without this takes twice as long. It aborts at
-# flags that it does not know, so that only the version of constraints.txt is told.
+# XLA compiles thousands of small programs here, and this flag halves the time. It aborts at flags
+# that it does not know, so only the version of constraints.txt gets it.
 if frameworks.is_installed("jax") and importlib.metadata.version("jaxlib") == "0.10.2":
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
-# TensorFlow tells a lot about itself when it is imported.
+# Keep TensorFlow quiet when it is imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 settings.register_profile(
@@ -38,7 +39,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=2000)
-# To see that a test fails is enough: nobody reads the smallest example.
+# A perturbed run only has to fail, so the failing example need not be shrunk.
 settings.register_profile(
     "perturbed",
     parent=settings.get_profile("default"),
@@ -79,7 +80,7 @@ def _import_frameworks(path):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Pass over files that need a framework that is not installed, or was not asked for."""
+    """Skip files that need a framework that is not installed, or was not asked for."""
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     wanted = config.getoption("--framework") or frameworks.NAMES
@@ -89,7 +90,7 @@ def pytest_ignore_collect(collection_path, config):
     return any(name not in wanted or not frameworks.is_installed(name) for name in needed) or None
 
 
-# The experiments are torch's; the last breaks the library in processes that have it.
+# These need torch without importing it themselves.
 _NEED_TORCH = ("test_experiments", "test_mutation", "test_project", "test_surface")
 
 
@@ -114,12 +115,11 @@ def pytest_configure(config):
         settings.load_profile("perturbed")
     counting = config.pluginmanager.getplugin("_cov")
     if counting is not None and inside.extension is None:
-        # A tenth of the library serves the native kernel, and cannot be reached without it.
+        # A tenth of the library serves the native kernel and cannot be reached without it.
         counting.options.cov_fail_under = 85
 
 
-# Tests that are slow for what they are, wherever they stand: workers that are killed and resumed,
-# wheels that are built.
+# Slow tests, found by their name: workers that are killed and resumed, wheels that are built.
 _SLOW = re.compile(r"killed|test_install\.py")
 
 
@@ -132,7 +132,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def _seed():
-    """The same random numbers in every run, those that torch's own checks draw included."""
+    """Give every run the same random numbers, those that torch's own checks draw included."""
     if HAS_TORCH:
         torch.manual_seed(20200713)
 
@@ -148,8 +148,8 @@ def framework(request):
     return frameworks.framework(name)
 
 
-# Their tests run the same lines thousands of times, which others run too: to count these takes a
-# third as long again.
+# These files run lines thousands of times that other files run too, and to count them would make
+# the suite a third longer.
 _NOT_COUNTED = (
     "test_accuracy",
     "test_autograd",
@@ -170,7 +170,7 @@ _NOT_COUNTED = (
 
 @pytest.fixture(scope="module", autouse=True)
 def _coverage(request):
-    """Count no lines in these files: once each, where pytest-cov's marker does so for each test."""
+    """Stop counting lines in these files, once each; pytest-cov's marker would do so per test."""
     counting = coverage.Coverage.current()
     if counting is None or request.module.__name__ not in _NOT_COUNTED:
         yield

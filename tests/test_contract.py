@@ -1,7 +1,8 @@
-"""What the laws of `softorder.testing` cannot say of the contract (README): torch's own half of it.
+"""The contract (README) where the laws of `softorder.testing` cannot examine it.
 
-The laws examine every relaxation in all that it offers (testing/test_laws.py). Here every
-relaxation is examined in one operation, and SoftSort in every operation; see catalog.py.
+The laws examine every relaxation in all that it offers (testing/test_laws.py). Here are the types
+and messages of torch, strides, large batches, and the operations that the laws leave out: every
+relaxation in one operation, and SoftSort in every operation (see catalog.py).
 """
 
 import itertools

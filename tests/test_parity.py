@@ -53,7 +53,7 @@ def test_values_and_gradients_are_numpys(framework, operation, make):
     def examine(drawn):
         x, tau, mask = drawn
         y = function(x, tau, mask)
-        # NaN in place of a result has no gradient to speak of.
+        # Where the result is NaN, its gradient means nothing.
         g = np.where(np.isnan(y), 0.0, parity.weights(y))
         value, found = framework.pull(function, [x, tau], g, mask)
         _, expected = NUMPY.pull(function, [x, tau], g, mask)

@@ -1,4 +1,4 @@
-"""What a SoftPermutation is made of, for as long as it lives: snapshots, graphs, copies."""
+"""A SoftPermutation keeps what it was made of: snapshots of its inputs, graphs, copies."""
 
 import copy
 import pickle
