@@ -62,21 +62,13 @@ def pytest_addoption(parser):
     )
 
 
-# Modules of the tests that need a framework, and so does every test file that imports them.
-_HELPERS = re.compile(
-    r"^from (engines|references|wrong_relaxations|\w+_(?:cases|oracle|checks))\b", re.M
-)
-
-
-def _import_frameworks(path):
-    """Return the frameworks that a test file cannot do without."""
-    text = path.read_text()
-    needed = set(re.findall(r"^(?:import|from) (torch|jax|tensorflow)\b", text, re.M))
-    for name in set(_HELPERS.findall(text)) - {"tie_oracle"}:
-        for folder in (path.parent, TESTS):
-            if (folder / f"{name}.py").exists():
-                needed |= _import_frameworks(folder / f"{name}.py")
-    return needed
+def _frameworks_of(path):
+    """Return the frameworks that a file imports itself, and those that its helpers import."""
+    text, helpers = path.read_text(), set()
+    for name in re.findall(r"^(?:import|from) (\w+)", text, re.M):
+        if (TESTS / f"{name}.py").exists():
+            helpers |= set.union(*_frameworks_of(TESTS / f"{name}.py"))
+    return set(re.findall(r"^(?:import|from) (torch|jax|tensorflow)\b", text, re.M)), helpers
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -84,10 +76,11 @@ def pytest_ignore_collect(collection_path, config):
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     wanted = config.getoption("--framework") or frameworks.NAMES
-    needed = _import_frameworks(collection_path)
+    needed, helpers = _frameworks_of(collection_path)
     if collection_path.name.startswith(_NEED_TORCH):
         needed |= {"torch"}
-    return any(name not in wanted or not frameworks.is_installed(name) for name in needed) or None
+    missing = (name for name in needed | helpers if not frameworks.is_installed(name))
+    return bool(needed - set(wanted)) or any(missing) or None
 
 
 # These need torch without importing it themselves.

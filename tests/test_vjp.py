@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import softorder as so
-from catalog import OF_SCORES, every_pair, short, soften, with_matrix, with_tau
+from catalog import OF_SCORES, WITH_MATRIX, every_pair, short, soften, with_matrix, with_tau
 from inside import doubly_stochastic, pairwise, tiled
 from tolerances import GRADIENTS, assert_close
 from vjp_checks import (
@@ -44,8 +44,16 @@ OUTPUTS = {
 }
 
 
-@with_matrix
-@pytest.mark.parametrize("output", OUTPUTS)
+# Every relaxation in its matrix, and SoftSort in every output: the rest is made of the matrix.
+OUTPUT_PAIRS = [pytest.param(*how.values, "matrix", id=f"{how.id}-matrix") for how in WITH_MATRIX]
+OUTPUT_PAIRS += [
+    pytest.param(so.SoftSort(), output, id=f"SoftSort()-{output}")
+    for output in OUTPUTS
+    if output != "matrix"
+]
+
+
+@pytest.mark.parametrize(("how", "output"), OUTPUT_PAIRS)
 def test_what_a_soft_permutation_gives_has_the_gradient_of_torch(how, output):
     how = short(how)
     check(lambda x: OUTPUTS[output](how(x)), SCORES)
