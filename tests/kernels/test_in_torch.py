@@ -14,6 +14,7 @@ from tolerances import COMPOSITE, ENGINE_VALUES, GRADIENTS, assert_close
 pytestmark = pytest.mark.usefixtures("tiny_tiles", "no_kernel_is_left_over")
 
 
+@pytest.mark.slow
 @fast_engine
 def test_compiled_in_one_graph_forward_and_backward(kernel, family):
     if (kernel, family) == ("portable", "square"):
@@ -41,6 +42,7 @@ def test_compiled_in_one_graph_forward_and_backward(kernel, family):
     assert_alike(*found, COMPOSITE[family])
 
 
+@pytest.mark.slow
 @fast_engine
 def test_forward_mode_inside_a_compiled_region_is_never_silently_zero(kernel, family):
     torch._dynamo.reset()
@@ -58,6 +60,7 @@ def test_forward_mode_inside_a_compiled_region_is_never_silently_zero(kernel, fa
         assert_close(tangent, torch.ones_like(x), COMPOSITE[family])
 
 
+@pytest.mark.slow
 @fast_engine
 def test_forward_mode_through_a_compiled_function_is_never_silently_zero(kernel, family):
     torch._dynamo.reset()
@@ -73,6 +76,7 @@ def test_forward_mode_through_a_compiled_function_is_never_silently_zero(kernel,
         assert_close(tangent, torch.ones_like(x), COMPOSITE[family])
 
 
+@pytest.mark.slow
 @fast_engine
 def test_vmap_inside_a_compiled_region(kernel, family):
     torch._dynamo.reset()
@@ -82,6 +86,7 @@ def test_vmap_inside_a_compiled_region(kernel, family):
         assert_close(compiled(x), so.sort(x, make(family, 0.5)), GRADIENTS)
 
 
+@pytest.mark.slow
 @fast_engine
 def test_grad_transform_inside_a_compiled_region(kernel, family):
     torch._dynamo.reset()

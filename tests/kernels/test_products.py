@@ -61,8 +61,9 @@ LONG = ["P.T @ u, 3 features", "log_prob"]
 @needs_native
 @every_metric
 @pytest.mark.parametrize("product", LONG)
-def test_long_rows_by_blocks(metric, product):
+def test_long_rows_by_blocks(metric, product, monkeypatch):
     """Tiles are the reference here: dense rows, a few at a time."""
+    monkeypatch.setattr(tiled, "TILE", 1 << 20)
     given = arguments((BLOCK + 7,), seed=1)
     ours, theirs = (results(k, product, *given, metric) for k in ("native", "tiled"))
     assert_alike(ours, theirs, MANY_ITEMS[metric])
