@@ -149,7 +149,6 @@ _NOT_COUNTED = (
     "test_contract",
     "test_gradients",
     "test_in_torch",
-    "test_laws",
     "test_permutation_lifetime",
     "test_parity",
     "test_processes",
