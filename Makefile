@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint unit browser format run picture choose frameworks report bench sanitize fuzz clean
+.PHONY: help setup quick test lint unit browser format run picture choose frameworks report bench sanitize fuzz clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -18,6 +18,9 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 setup: $(READY)  ## Build .venv with everything for development
+
+quick: $(READY)  ## The tests that are not slow: no mutations, killed sweeps or compiled pairs
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 test: lint unit  ## Lint, types and the test suite with coverage
 

@@ -1,7 +1,9 @@
-"""Every relaxation and every operation there is, for the tests that go over all of them.
+"""Every relaxation and every operation, for the tests that go over all of them.
 
-A relaxation that is added to `softorder.relaxations` is found here by itself, and is then
-examined by the whole of test_contract.py in each operation that it offers.
+A relaxation that is added to `softorder.relaxations` is found here without further ado: the laws of
+`softorder.testing` examine it in all that it offers (testing/test_laws.py), and the contract in one
+operation. What an operation does with a permutation is the same for all relaxations, so that
+SoftSort alone is examined in every operation: R + O pairs, not R x O.
 """
 
 import dataclasses
@@ -11,7 +13,6 @@ import torch
 
 import softorder as so
 from softorder import relaxations
-from softorder._kernels import tiled
 
 
 def bent(a, b):
@@ -19,22 +20,19 @@ def bent(a, b):
     return abs(a**3 - b**3) ** 0.5 + abs(a - b)
 
 
-def via(relaxation):
-    """Return a relaxation by a kernel that would not be chosen for so few items."""
+def on_engine(relaxation):
+    """Return a relaxation that runs on the engine in its field `kernel`, however few its items."""
 
     @dataclasses.dataclass(frozen=True, eq=False)
-    class Via(relaxation):
+    class OnEngine(relaxation):
         kernel: str = "dense"
 
         def short_lived_permutation(self, scores, *, dim=-1, mask=None):
             with so.config(kernel=self.kernel):
                 return super().short_lived_permutation(scores, dim=dim, mask=mask)
 
-    return Via
+    return OnEngine
 
-
-# So that a few items make several tiles.
-tiled.TILE = 16
 
 # Further settings of a relaxation that deserve a run of their own.
 VARIANTS = {
@@ -70,7 +68,7 @@ def every_relaxation():
                 getattr(relaxations, name)(**settings), id=f"{name}({_name(settings)})"
             )
     for name, variants in KERNELS.items():
-        by_kernel = via(getattr(relaxations, name))
+        by_kernel = on_engine(getattr(relaxations, name))
         for settings in variants:
             yield pytest.param(by_kernel(**settings), id=f"{name}({_name(settings)})")
 
@@ -78,7 +76,7 @@ def every_relaxation():
 RELAXATIONS = list(every_relaxation())
 
 
-# The field that makes a relaxation hard as it goes to 0; None for one that has none.
+# The field that makes a relaxation hard as it goes to 0.
 TEMPERATURE = {
     "ApproximateRank": "tau",
     "FastSoftRank": "epsilon",
@@ -88,7 +86,7 @@ TEMPERATURE = {
     "Sinkhorn": "tau",
     "SoftRank": "tau",
     "SoftSort": "tau",
-    "Via": "tau",
+    "OnEngine": "tau",
 }
 
 
@@ -160,35 +158,53 @@ def offers(how, operation):
     return hasattr(how, "permutation") or hasattr(how, _SHORTCUTS.get(operation, "permutation"))
 
 
-def pairs(operations):
-    """Return (relaxation, operation) parameters for all that is offered."""
-    return [
-        pytest.param(*how.values, function, id=f"{how.id}-{name}")
-        for how in RELAXATIONS
-        for name, function in operations.items()
-        if offers(how.values[0], name)
-    ]
-
-
-def few_pairs():
-    """Return (relaxation, operation, masked) parameters for what is slow.
-
-    Every operation for SoftSort, and two for each of the others, of which the ranks have a mask:
-    what an operation does with a matrix is the same for all.
-    """
-    seen = set()
-    for pair in EVERY_PAIR:
-        how, operation = pair.id.rpartition("-")[0], pair.values[1]
-        masked = operation is so.rank
-        if how == "SoftSort()" or how not in seen or masked:
-            seen.add(how)
-            yield pytest.param(*pair.values, masked, id=f"{pair.id}{'-masked' if masked else ''}")
+def main_operation(how):
+    """Return the name of the operation in which a relaxation is examined; None if it has none."""
+    return next((name for name in ("sort", "rank") if offers(how, name)), None)
 
 
 WITH_MATRIX = [how for how in RELAXATIONS if hasattr(how.values[0], "permutation")]
 # Sinkhorn takes a matrix, and none of the operations.
-OF_SCORES = [
-    how for how in RELAXATIONS if offers(how.values[0], "sort") or offers(how.values[0], "rank")
+OF_SCORES = [how for how in RELAXATIONS if main_operation(how.values[0])]
+ONE_OPERATION_EACH = [
+    pytest.param(how.values[0], OPERATIONS[name], id=f"{how.id}-{name}")
+    for how in OF_SCORES
+    for name in [main_operation(how.values[0])]
 ]
-WITH_LIMIT = [how for how in OF_SCORES if TEMPERATURE[type(how.values[0]).__name__]]
-EVERY_PAIR = pairs(OPERATIONS)
+EVERY_OPERATION = [
+    pytest.param(so.SoftSort(), function, id=f"SoftSort()-{name}")
+    for name, function in OPERATIONS.items()
+]
+R_PLUS_O = ONE_OPERATION_EACH + [
+    pair for pair in EVERY_OPERATION if pair.id not in {each.id for each in ONE_OPERATION_EACH}
+]
+EVERY_OUTPUT = [
+    pytest.param(so.SoftSort(), function, id=f"SoftSort()-{name}")
+    for name, function in OF_THE_MATRIX.items()
+]
+
+
+# To compile takes long: the relaxations under a mask, the operations without one.
+TO_COMPILE = [
+    pytest.param(*each.values, True, id=f"{each.id}-masked") for each in ONE_OPERATION_EACH
+]
+TO_COMPILE += [pytest.param(*each.values, False, id=each.id) for each in EVERY_OPERATION]
+
+every_pair = pytest.mark.parametrize(("how", "operation"), R_PLUS_O)
+every_operation = pytest.mark.parametrize(("how", "operation"), EVERY_OPERATION)
+every_relaxation = pytest.mark.parametrize(("how", "operation"), ONE_OPERATION_EACH)
+with_matrix = pytest.mark.parametrize("how", WITH_MATRIX)
+
+
+def gradient(function, x, weight=None):
+    """Return d sum(weight * function(x)) / dx, with fixed uneven weights."""
+    return value_and_gradient(function, x, weight)[1]
+
+
+def value_and_gradient(function, x, weight=None):
+    """Return function(x) and that gradient."""
+    x = x.detach().clone().requires_grad_()
+    y = function(x)
+    if weight is None:
+        weight = torch.cos(torch.arange(y.numel(), dtype=y.dtype)).reshape(y.shape)
+    return y.detach(), *torch.autograd.grad((y * weight).sum(), x)

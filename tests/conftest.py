@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import pathlib
 import re
 
 import coverage
@@ -9,23 +10,25 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 import frameworks
-from softorder._extension import extension
+import inside
 
+TESTS = pathlib.Path(__file__).parent
 HAS_TORCH = frameworks.is_installed("torch")
 if HAS_TORCH:
     import torch
 
     from perturbations import PERTURBATIONS
 
-    # One thread per worker: the suite runs on several processes, and small tensors gain nothing.
+    # One thread for each worker: the suite runs in several processes, and small tensors gain
+    # nothing from more.
     torch.set_num_threads(1)
 else:
     PERTURBATIONS = {}
-# XLA compiles thousands of small programs here, and without this takes twice as long. It aborts at
-# flags that it does not know, so that only the version of constraints.txt is told.
+# XLA compiles thousands of small programs here, and this flag halves the time. It aborts at flags
+# that it does not know, so only the version of constraints.txt gets it.
 if frameworks.is_installed("jax") and importlib.metadata.version("jaxlib") == "0.10.2":
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
-# TensorFlow tells a lot about itself when it is imported.
+# Keep TensorFlow quiet when it is imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 settings.register_profile(
@@ -36,7 +39,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=2000)
-# To see that a test fails is enough: nobody reads the smallest example.
+# A perturbed run only has to fail, so the failing example need not be shrunk.
 settings.register_profile(
     "perturbed",
     parent=settings.get_profile("default"),
@@ -59,23 +62,28 @@ def pytest_addoption(parser):
     )
 
 
-def _import_frameworks(path):
-    """Return the frameworks that a test file cannot do without."""
-    return set(re.findall(r"^(?:import|from) (torch|jax|tensorflow)\b", path.read_text(), re.M))
+def _frameworks_of(path):
+    """Return the frameworks that a file imports itself, and those that its helpers import."""
+    text, helpers = path.read_text(), set()
+    for name in re.findall(r"^(?:import|from) (\w+)", text, re.M):
+        if (TESTS / f"{name}.py").exists():
+            helpers |= set.union(*_frameworks_of(TESTS / f"{name}.py"))
+    return set(re.findall(r"^(?:import|from) (torch|jax|tensorflow)\b", text, re.M)), helpers
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Pass over files that need a framework that is not installed, or was not asked for."""
+    """Skip files that need a framework that is not installed, or was not asked for."""
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     wanted = config.getoption("--framework") or frameworks.NAMES
-    needed = _import_frameworks(collection_path)
+    needed, helpers = _frameworks_of(collection_path)
     if collection_path.name.startswith(_NEED_TORCH):
         needed |= {"torch"}
-    return any(name not in wanted or not frameworks.is_installed(name) for name in needed) or None
+    missing = (name for name in needed | helpers if not frameworks.is_installed(name))
+    return bool(needed - set(wanted)) or any(missing) or None
 
 
-# The experiments are torch's; the last breaks the library in processes that have it.
+# These need torch without importing it themselves.
 _NEED_TORCH = ("test_experiments", "test_mutation", "test_project", "test_surface")
 
 
@@ -99,14 +107,25 @@ def pytest_configure(config):
         PERTURBATIONS[name]()
         settings.load_profile("perturbed")
     counting = config.pluginmanager.getplugin("_cov")
-    if counting is not None and not (extension is not None):
-        # A tenth of the library serves the native kernel, and cannot be reached without it.
+    if counting is not None and inside.extension is None:
+        # A tenth of the library serves the native kernel and cannot be reached without it.
         counting.options.cov_fail_under = 85
+
+
+# Slow tests, found by their name: workers that are killed and resumed, wheels that are built.
+_SLOW = re.compile(r"killed|test_install\.py")
+
+
+def pytest_collection_modifyitems(items):
+    """Mark those tests as slow."""
+    for item in items:
+        if _SLOW.search(item.nodeid):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
 def _seed():
-    """The same random numbers in every run, those that torch's own checks draw included."""
+    """Give every run the same random numbers, those that torch's own checks draw included."""
     if HAS_TORCH:
         torch.manual_seed(20200713)
 
@@ -122,14 +141,20 @@ def framework(request):
     return frameworks.framework(name)
 
 
-# Their tests run the same lines thousands of times, which others run too: to count these takes a
-# third as long again.
+# These files run lines thousands of times that other files run too, and to count them would make
+# the suite a third longer.
 _NOT_COUNTED = (
+    "test_accuracy",
+    "test_autograd",
     "test_contract",
-    "test_kernels",
-    "test_lifetime",
-    "test_neuralsort",
+    "test_gradients",
+    "test_in_torch",
+    "test_permutation_lifetime",
     "test_parity",
+    "test_processes",
+    "test_products",
+    "test_special_inputs",
+    "test_temperature",
     "test_tie_oracle",
     "test_ties",
 )
@@ -137,7 +162,7 @@ _NOT_COUNTED = (
 
 @pytest.fixture(scope="module", autouse=True)
 def _coverage(request):
-    """Count no lines in these files: once each, where pytest-cov's marker does so for each test."""
+    """Stop counting lines in these files, once each; pytest-cov's marker would do so per test."""
     counting = coverage.Coverage.current()
     if counting is None or request.module.__name__ not in _NOT_COUNTED:
         yield
@@ -145,6 +170,26 @@ def _coverage(request):
     counting.stop()
     yield
     counting.start()
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Let a few items make several tiles."""
+    monkeypatch.setattr(inside.tiled, "TILE", 16)
+
+
+@pytest.fixture
+def tiny_tiles(monkeypatch):
+    """Cut tiles so small that a band of weights is several of them wide."""
+    monkeypatch.setattr(inside.tiled, "TILE", 1 << 10)
+    monkeypatch.setattr(inside.tiled, "WASTE", 1 << 6)
+
+
+@pytest.fixture
+def no_kernel_is_left_over():
+    """See that a test ends with the choice of the engine left to the library."""
+    yield
+    assert inside.dispatch.chosen_kernel() is None
 
 
 @pytest.fixture

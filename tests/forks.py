@@ -1,7 +1,7 @@
-"""Forked children, such as the workers of a DataLoader, which do not ask what their parent did.
+"""Forked children, such as the workers of a DataLoader, whatever their parent did before.
 
-Their parent is a fresh process: forking the suite's own would be JAX's affair, whose threads do not
-survive it.
+The parent is a fresh process, because the process of the suite may run threads of JAX, and these do
+not survive a fork.
 """
 
 import multiprocessing

@@ -6,36 +6,38 @@ import pkgutil
 
 import numpy
 
-from softorder import _extension, _permutation, _plackett_luce
-from softorder._array import take_along
-from softorder._extension import extension
-from softorder._kernels import (
+from inside import (
+    RECORDING,
+    RULES,
+    TORCH,
+    NeuralSortFormula,
+    Product,
+    Recorded,
+    Stationary,
+    approximate_rank,
+    core_permutation,
+    core_plackett_luce,
     dense,
     distances,
     doubly_stochastic,
+    extension,
+    extension_module,
+    fast_soft,
     isotonic,
     neuralsort,
+    numpy_native,
+    optimal_transport,
     pairwise,
     recurrence,
     scores,
+    softrank,
     spec,
+    take_along,
     ties,
     tiled,
+    torch_autograd,
     views,
 )
-from softorder._kernels.neuralsort import NeuralSortFormula
-from softorder._kernels.products import Product
-from softorder._kernels.spec import Stationary
-from softorder.numpy import _native as _numpy_native
-from softorder.numpy._tape import RULES, Recorded
-from softorder.numpy._wiring import RECORDING
-from softorder.relaxations import (
-    approximate_rank,
-    fast_soft,
-    optimal_transport,
-    softrank,
-)
-from softorder.torch import _autograd, _wiring
 
 SIZE = 1e-3
 TASKS = "softorder_experiments.tasks"
@@ -84,21 +86,21 @@ def _replaced(owner, name, value):
 
 def _replace_wiring(name, value):
     # A frozen dataclass on purpose: only a test may do this.
-    return lambda: object.__setattr__(_wiring.TORCH, name, value)
+    return lambda: object.__setattr__(TORCH, name, value)
 
 
 def _native(formula, call, output):
     """Scale what a native product writes to one of its outputs."""
 
     def perturb():
-        original = _extension.hold
+        original = extension_module.hold
 
         def changed(which, *args):
             held = original(which, *args)
             wanted = (formula, *call) == (type(which.formula), which.product, which.own_scores)
             return _Scaled(held, output) if wanted else held
 
-        for module in (_extension, _autograd, _numpy_native):
+        for module in (extension_module, torch_autograd, numpy_native):
             module.hold = changed
 
     return perturb
@@ -123,13 +125,13 @@ class _Scaled:
 
 def _native_sort():
     """Sort as before, and hand over sorted scores that are a little too far apart."""
-    original = _autograd._sort
+    original = torch_autograd._sort
 
     def changed(*args):
         order, positions = original(*args)
         return order, positions * (1 + SIZE)
 
-    _autograd._sort = changed
+    torch_autograd._sort = changed
 
 
 def _average_items():
@@ -172,7 +174,7 @@ def _wrong_step(result):
 
 
 def _after_wiring(name, change):
-    original = getattr(_wiring.TORCH, name)
+    original = getattr(TORCH, name)
     _replace_wiring(name, lambda *args: change(original(*args)))()
 
 
@@ -214,7 +216,7 @@ def _in_tensorflow(name, change):
     """Change one function of TensorFlow's wiring."""
 
     def perturb():
-        from softorder.tensorflow._wiring import TENSORFLOW
+        from inside import TENSORFLOW
 
         object.__setattr__(TENSORFLOW, name, change(getattr(TENSORFLOW, name)))
 
@@ -258,17 +260,17 @@ NATIVE = {
     },
 }
 OF_JAX = {
-    "product": _after_importing("softorder.jax._native", "forward", _scaled),
+    "product": _after_importing("inside:jax_native", "forward", _scaled),
     "gradient": _after_importing(
-        "softorder.jax._native", "backward", lambda found: [_scaled(x) for x in found]
+        "inside:jax_native", "backward", lambda found: [_scaled(x) for x in found]
     ),
-    "scan": _after_importing("softorder.jax._wiring", "_recurrence", _scaled),
+    "scan": _after_importing("inside:jax_wiring", "_recurrence", _scaled),
 }
 OF_TENSORFLOW = {
     "recurrence": _in_tensorflow("sums_over_others", _then(_scaled)),
-    "recurrence_gradient": _after_importing("softorder.tensorflow._scan", "gap_gradient", _scaled),
+    "recurrence_gradient": _after_importing("inside:tensorflow_scan", "gap_gradient", _scaled),
     "scan": _in_tensorflow("scan", _then(_scaled)),
-    "scan_gradient": _after_importing("softorder.tensorflow._scan", "_scan_gradient", _scaled_gate),
+    "scan_gradient": _after_importing("inside:tensorflow_scan", "_scan_gradient", _scaled_gate),
     "logsumexp": _in_tensorflow("cumulative_logsumexp", _then(_scaled)),
     "matmul": _in_tensorflow("matmul", _then(_scaled)),
     "stop_gradient": _in_tensorflow("stop_gradient", lambda original: lambda x: x),
@@ -310,7 +312,7 @@ BY_FILE = {
         "log_matrix": _after(doubly_stochastic.Balance, "_log_matrix", _shifted),
         "gradient": _after(doubly_stochastic.Balance, "_log_matrix", _wrong_slope),
         "newton": _after(doubly_stochastic.Balance, "_newton", _wrong_step),
-        "marginal_error": _after(_permutation.SoftPermutation, "marginal_error", _shifted),
+        "marginal_error": _after(core_permutation.SoftPermutation, "marginal_error", _shifted),
     },
     "optimal_transport": {
         "scaling": _after(optimal_transport._Transport, "_standardized", _scaled),
@@ -320,8 +322,8 @@ BY_FILE = {
         "groups_transposed": _after(dense.GroupedMatrix, "apply_transposed", _scaled),
     },
     "plackett_luce": {
-        "log_prob": _after(_plackett_luce.PlackettLuce, "_log_prob", _scaled),
-        "log_prob_gradient": _after(_plackett_luce.PlackettLuce, "_log_prob", _wrong_slope),
+        "log_prob": _after(core_plackett_luce.PlackettLuce, "_log_prob", _scaled),
+        "log_prob_gradient": _after(core_plackett_luce.PlackettLuce, "_log_prob", _wrong_slope),
         "logsumexp": lambda: _after_wiring("cumulative_logsumexp", _scaled),
     },
     "vjp": {
@@ -390,8 +392,8 @@ PERTURBATIONS = {
     "scan_spread": _after(recurrence.Recurrence, "spread", _scaled),
     "scan_normalizers": _after(recurrence.Recurrence, "normalizers", _scaled),
     "scan_moments": _after(recurrence.Recurrence, "moments", _scaled),
-    "scan_gate_gradient": _after(_autograd, "_scan_gradient", _scaled_gate),
-    "scan_tangent": _after(_autograd._Scan, "jvp", _scaled),
+    "scan_gate_gradient": _after(torch_autograd, "_scan_gradient", _scaled_gate),
+    "scan_tangent": _after(torch_autograd._Scan, "jvp", _scaled),
     "tiled_apply": _after(tiled.Tiled, "apply", _scaled),
     "tiled_apply_gradient": _after(tiled.Tiled, "apply", _wrong_slope),
     "tiled_transposed": _after(tiled.Tiled, "apply_transposed", _scaled),

@@ -22,7 +22,24 @@ assert softorder._extension.extension is module
 options = "-q --capture=sys -p no:cacheprovider -p no:xdist".split()
 sys.exit(pytest.main([*options, *sys.argv[2:]]))
 """
-KERNEL_TESTS = ["test_kernels.py", "test_isotonic.py", "test_neuralsort.py"]
+# Of tests/kernels, those that run the extension; other frameworks are left out.
+KERNEL_TESTS = [
+    f"kernels/test_{name}.py"
+    for name in (
+        "accuracy",
+        "dispatch",
+        "gradients",
+        "in_torch",
+        "isotonic",
+        "log_prob",
+        "neuralsort",
+        "processes",
+        "products",
+        "scan",
+        "special_inputs",
+        "tiled",
+    )
+]
 
 
 def run(*command):

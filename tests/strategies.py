@@ -1,4 +1,4 @@
-"""Hypothesis strategies: scores with everything that the contract speaks of."""
+"""Hypothesis strategies: scores with ties, infinities and masks, as the contract allows them."""
 
 import numpy as np
 from hypothesis import strategies as st

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import softorder as so
-from softorder import _extension
+from inside import extension_module
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
@@ -17,7 +17,7 @@ LIBRARY = ROOT / "src" / "softorder"
 STEP = re.compile(r"^\| (\d+) \| `([^`]+)` \| `([^`]+)` \|", re.M)
 MOST_STEPS = 12
 
-needs_native = pytest.mark.skipif(_extension.extension is None, reason="no native kernel")
+needs_native = pytest.mark.skipif(extension_module.extension is None, reason="no native kernel")
 
 
 def steps(title):

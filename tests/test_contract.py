@@ -1,6 +1,8 @@
-"""The contract of every relaxation, line by line (docs: _kernels/README.md, and the README).
+"""The contract (README) where the laws of `softorder.testing` cannot examine it.
 
-Each test goes over all relaxations that exist and the operations each offers; see catalog.py.
+The laws examine every relaxation in all that it offers (testing/test_laws.py). Here are the types
+and messages of torch, strides, large batches, and the operations that the laws leave out: every
+relaxation in one operation, and SoftSort in every operation (see catalog.py).
 """
 
 import itertools
@@ -8,36 +10,36 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from torch.func import hessian, jacfwd, jacrev, jvp, vmap
+from torch.func import jvp
 
 import softorder as so
 from catalog import (
     BY_ITEM,
     BY_POSITION,
-    EVERY_PAIR,
-    OF_THE_MATRIX,
+    EVERY_OPERATION,
+    OF_SCORES,
     OPERATIONS,
+    R_PLUS_O,
     REDUCING,
     SELECTING,
-    TEMPERATURE,
-    WITH_LIMIT,
-    WITH_MATRIX,
     cold,
     dtype_of,
-    few_pairs,
+    every_operation,
+    every_pair,
+    every_relaxation,
+    gradient,
     offers,
-    pairs,
-    short,
-    soften,
-    with_tau,
+    with_matrix,
 )
-from tolerances import FINITE_DIFFERENCES, GRADIENTS, VALUES, assert_close, gradcheck, gradgradcheck
+from tolerances import GRADIENTS, VALUES, assert_close
 
-every_pair = pytest.mark.parametrize(("how", "operation"), EVERY_PAIR)
-ALL_BUT_ARGSORT = {k: f for k, f in OPERATIONS.items() if k != "argsort"}
-with_matrix = pytest.mark.parametrize("how", WITH_MATRIX)
+pytestmark = pytest.mark.usefixtures("small_tiles")
 
 TIED = torch.tensor([0.5, -1.0, 0.5, 2.0, -1.0, 0.5], dtype=torch.float64)
+# Functions of the scores that do not tell which item has which.
+_SYMMETRIC = [*BY_POSITION.values(), *SELECTING.values(), *REDUCING.values()]
+SYMMETRIC = [pair for pair in R_PLUS_O if pair.values[1] in _SYMMETRIC]
+ALL_BUT_ARGSORT = [pair for pair in EVERY_OPERATION if pair.values[1] is not so.argsort]
 
 
 @pytest.fixture
@@ -45,29 +47,13 @@ def x(generator):
     return torch.randn(2, 6, 3, generator=generator, dtype=torch.float64)
 
 
-def gradient(function, x, weight=None):
-    """Return d sum(weight * function(x)) / dx, with fixed uneven weights."""
-    return value_and_gradient(function, x, weight)[1]
-
-
-def value_and_gradient(function, x, weight=None):
-    """Return function(x) and that gradient."""
-    x = x.detach().clone().requires_grad_()
-    y = function(x)
-    if weight is None:
-        weight = torch.cos(torch.arange(y.numel(), dtype=y.dtype)).reshape(y.shape)
-    return y.detach(), *torch.autograd.grad((y * weight).sum(), x)
-
-
 # ---------------------------------------------------------------- shapes and dtypes
 
 
-@every_pair
-@pytest.mark.parametrize("dim", [0, 1, 2, -1, -2, -3])
-def test_any_batch_shape_and_any_dim(how, operation, x, dim):
-    moved = x.movedim(1, dim)
-    y = operation(moved, how, dim=dim)
-    for i, j in itertools.product(range(2), range(3)):
+@every_operation
+def test_any_batch_shape_and_any_dim(how, operation, x):
+    for dim, i, j in itertools.product(range(-3, 3), range(2), range(3)):
+        y = operation(x.movedim(1, dim), how, dim=dim)
         alone = operation(x[i, :, j], how)
         if operation in REDUCING.values():
             assert_close(y[..., i, j], alone, VALUES)  # several quantiles come first
@@ -83,22 +69,22 @@ def test_thousands_of_batch_rows(how, operation, generator):
     assert_close(y.index_select(batch, some), operation(x[some], how), VALUES)
 
 
-@every_pair
-@pytest.mark.parametrize("shape", [(0, 4), (3, 0, 4), (0, 2, 4)])
-def test_an_empty_batch(how, operation, shape):
-    y = operation(torch.zeros(shape), how)
-    assert 0 in y.shape
-    assert y.dtype == torch.float32
+@every_operation
+def test_an_empty_batch(how, operation):
+    for shape in ((0, 4), (3, 0, 4), (0, 2, 4)):
+        y = operation(torch.zeros(shape), how)
+        assert 0 in y.shape
+        assert y.dtype == torch.float32
 
 
-@pytest.mark.parametrize(("how", "operation"), pairs({**BY_POSITION, "rank": so.rank}))
-@pytest.mark.parametrize("shape", [(0,), (3, 0)])
-def test_no_items_at_all(how, operation, shape):
-    x = torch.zeros(shape, requires_grad=True)
-    y = operation(x, how)
-    assert y.shape == shape
-    y.sum().backward()
-    assert operation(np.zeros(shape), how).shape == shape
+@every_relaxation
+def test_no_items_at_all(how, operation):
+    for shape in ((0,), (3, 0)):
+        x = torch.zeros(shape, requires_grad=True)
+        y = operation(x, how)
+        assert y.shape == shape
+        y.sum().backward()
+        assert x.grad.shape == shape
 
 
 @with_matrix
@@ -123,21 +109,19 @@ def test_one_item(how):
 
 
 @every_pair
-@pytest.mark.parametrize(
-    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str
-)
-def test_dtype_in_is_dtype_out(how, operation, x, dtype):
-    y = operation(x.to(dtype), how)
-    assert y.dtype == dtype_of(operation, dtype)
-    # Half types are computed in float32: only the rounding of the result remains.
-    exact = operation(x.to(dtype).double(), how)
-    assert_close(y, exact, VALUES)
-    g = gradient(lambda x: operation(x, how), x.to(dtype))
-    assert g.dtype == dtype
-    assert torch.isfinite(g).all()
+def test_dtype_in_is_dtype_out(how, operation, x):
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        y = operation(x.to(dtype), how)
+        assert y.dtype == dtype_of(operation, dtype)
+        # Half types are computed in float32: only the rounding of the result remains.
+        exact = operation(x.to(dtype).double(), how)
+        assert_close(y, exact, VALUES)
+        g = gradient(lambda x: operation(x, how), x.to(dtype))
+        assert g.dtype == dtype
+        assert torch.isfinite(g).all()
 
 
-@pytest.mark.parametrize("how", WITH_LIMIT)
+@pytest.mark.parametrize("how", OF_SCORES)
 def test_half_precision_accumulates_in_float32(how):
     """A thousand terms of which none may be lost: in half, 1000 + 0.2 is 1000."""
     if not offers(how, "rank"):
@@ -174,16 +158,17 @@ def test_numpy_gives_the_values_of_torch(how, operation, x):
 
 
 @every_pair
-@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
-def test_integer_scores_are_a_type_error_that_says_how_to_convert(how, operation, dtype):
-    with pytest.raises(TypeError, match=r"floating dtype; got dtype .*\. Convert first: .*\.to\("):
-        operation(torch.ones(4, dtype=dtype), how)
+def test_integer_scores_are_a_type_error_that_says_how_to_convert(how, operation):
+    said = r"floating dtype; got dtype .*\. Convert first: .*\.to\("
+    for dtype in (torch.int64, torch.uint8, torch.bool):
+        with pytest.raises(TypeError, match=said):
+            operation(torch.ones(4, dtype=dtype), how)
 
 
 # ---------------------------------------------------------------- ties
 
 
-@pytest.mark.parametrize(("how", "operation"), pairs({**BY_POSITION, **SELECTING, **REDUCING}))
+@pytest.mark.parametrize(("how", "operation"), SYMMETRIC)
 def test_tied_scores_receive_equal_gradients_from_a_symmetric_function(how, operation):
     g = gradient(lambda x: operation(x, how), TIED)
     assert g.abs().max() > 0
@@ -191,7 +176,7 @@ def test_tied_scores_receive_equal_gradients_from_a_symmetric_function(how, oper
         assert (g[group] - g[group[0]]).abs().max() <= 1e-12 * g.abs().max()
 
 
-@every_pair
+@every_operation
 def test_the_gradient_of_a_tied_group_is_that_of_moving_it_together(how, operation):
     weight = torch.cos(torch.arange(operation(TIED, how).numel(), dtype=torch.float64))
 
@@ -216,16 +201,16 @@ def test_hard_is_a_permutation_at_ties_and_stable(how):
         assert torch.equal(P.matrix().sum(1), torch.ones(len(tied), dtype=tied.dtype))
 
 
-@every_pair
-@pytest.mark.parametrize("tied", [TIED, torch.zeros(4, dtype=torch.float64)], ids=["some", "all"])
-def test_derivatives_at_ties_are_finite(how, operation, tied):
+@every_operation
+def test_derivatives_at_ties_are_finite(how, operation):
     """Where the naive form of |.|^p gives NaN: on the diagonal above all."""
-    x = tied.clone().requires_grad_()
-    y = operation(x, how)
-    (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
-    (second,) = torch.autograd.grad(first.square().sum(), x)
-    assert torch.isfinite(first).all()
-    assert torch.isfinite(second).all()
+    for tied in (TIED, torch.zeros(4, dtype=torch.float64)):
+        x = tied.clone().requires_grad_()
+        y = operation(x, how)
+        (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), x)
+        assert torch.isfinite(first).all()
+        assert torch.isfinite(second).all()
 
 
 # ---------------------------------------------------------------- masks
@@ -236,7 +221,7 @@ ANYTHING = torch.tensor([0.0, torch.nan, 0.0, 0.0, torch.inf, 0.0], dtype=torch.
 SPOILED = torch.where(MASK, SCORES, ANYTHING)
 
 
-@pytest.mark.parametrize(("how", "operation"), pairs(ALL_BUT_ARGSORT))
+@pytest.mark.parametrize(("how", "operation"), ALL_BUT_ARGSORT)
 def test_a_mask_gives_what_removing_the_others_would_give(how, operation):
     kept = SCORES[MASK]
 
@@ -331,7 +316,7 @@ def test_with_no_valid_item_a_quantile_is_nan_and_a_sort_is_zeros(how):
     assert torch.equal(g, torch.zeros(6, dtype=torch.float64))
 
 
-@every_pair
+@every_operation
 def test_each_batch_row_has_its_own_mask(how, operation, generator):
     x = torch.randn(4, 5, generator=generator, dtype=torch.float64)
     mask = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 1, 0, 1], [0, 0, 0, 1, 1], [0, 0, 1, 0, 0]]) == 1
@@ -377,7 +362,7 @@ def test_zero_times_infinity_counts_as_zero(how):
     assert (tied @ v.clamp(min=0) == torch.inf).all()
 
 
-@every_pair
+@every_operation
 def test_the_gradient_through_an_infinite_score_is_zero_and_finite_items_are_untouched(
     how, operation
 ):
@@ -397,7 +382,7 @@ def test_finite_items_have_the_gradient_they_have_alone(how):
     assert_close(together[FINITE], alone, GRADIENTS)
 
 
-@every_pair
+@every_operation
 def test_nan_spoils_its_own_batch_row_alone(how, operation, generator):
     x = torch.randn(3, 5, generator=generator, dtype=torch.float64)
     clean = operation(x, how)
@@ -429,222 +414,3 @@ def test_nan_spoils_infinite_items_of_its_row_too_but_hard_stays_a_permutation(h
 def test_rows_sum_to_one_whatever_the_size_of_the_scores(how, size, dtype):
     x = torch.tensor([size, -size, 0.0, 1.0], dtype=dtype)
     assert_close(how(x).matrix().sum(-1), torch.ones(4), VALUES)
-
-
-# ---------------------------------------------------------------- the temperature
-
-with_temperature = pytest.mark.parametrize("how", WITH_LIMIT)
-
-
-@with_temperature
-@pytest.mark.parametrize("tau", [0, 0.0, -1, -1.0, float("nan"), float("inf")])
-def test_a_tau_that_is_not_positive_is_an_error_that_points_to_hard(how, tau):
-    with pytest.raises(
-        ValueError, match=r"(tau|epsilon) must be positive and finite; got .*hard\(\)"
-    ):
-        with_tau(how, tau)
-    for bad in (torch.tensor(float(tau)), torch.tensor([1.0, tau])):
-        with pytest.raises(
-            ValueError, match=r"(tau|epsilon) must be positive and finite; got .*hard\(\)"
-        ):
-            soften(torch.ones(2, 3), with_tau(how, bad))
-    with pytest.raises(
-        ValueError, match=r"(tau|epsilon) must be positive and finite; got .*hard\(\)"
-    ):
-        soften(np.ones((2, 3)), with_tau(how, np.array([1.0, tau])))
-
-
-@with_temperature
-@pytest.mark.parametrize("tau", ["1.0", None, True, [1.0], 1j])
-def test_a_tau_that_is_no_number_is_a_type_error(how, tau):
-    with pytest.raises(TypeError, match=r"(tau|epsilon) must be a positive number; got"):
-        with_tau(how, tau)
-
-
-@with_temperature
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 1), (2, 3)])
-def test_a_tensor_tau_broadcasts_over_the_batch_and_receives_its_gradient(how, shape, x):
-    tau = torch.linspace(0.5, 1.5, int(np.prod(shape)), dtype=torch.float64).reshape(shape)
-    y = soften(x, with_tau(how, tau), dim=1)
-    each = tau.expand(2, 3)
-    for i, j in itertools.product(range(2), range(3)):
-        assert_close(y[i, :, j], soften(x[i, :, j], with_tau(how, float(each[i, j]))), VALUES)
-    tau.requires_grad_()
-    assert gradcheck(lambda tau: soften(x, with_tau(how, tau), dim=1), tau)
-
-
-@with_temperature
-def test_a_tensor_tau_of_the_wrong_shape_or_type_is_an_error(how):
-    with pytest.raises(
-        ValueError, match=r"(tau|epsilon) .* must broadcast to \(2,\); got shape \(3,\)\."
-    ):
-        soften(torch.ones(2, 3), with_tau(how, torch.ones(3)))
-    with pytest.raises(ValueError, match=r"must broadcast to \(\); got shape \(1,\)\."):
-        soften(torch.ones(3), with_tau(how, torch.ones(1)))
-    with pytest.raises(TypeError, match=r"(tau|epsilon) must have a real floating dtype; got"):
-        soften(torch.ones(3), with_tau(how, torch.tensor(1)))
-
-
-@with_temperature
-def test_the_dtype_of_tau_does_not_change_that_of_the_result(how):
-    tau = torch.tensor(0.5, dtype=torch.float64)
-    assert soften(torch.ones(3), with_tau(how, tau)).dtype == torch.float32
-    half = torch.float16 if offers(how, "sort") else torch.float32
-    assert soften(torch.ones(3).half(), with_tau(how, tau.float())).dtype == half
-
-
-@with_temperature
-def test_values_are_not_checked_while_tracing(how, x):
-    """The docs say so: a check would break the graph. What comes is not meant to be used."""
-
-    def shifted(x, tau):
-        return soften(x, with_tau(how, tau))
-
-    torch.compiler.reset()  # each relaxation compiles the same few lines again
-    compiled = torch.compile(shifted, fullgraph=True, backend="eager")
-    assert compiled(x[0, 0], torch.tensor(-1.0)).shape == x[0, 0].shape
-    assert vmap(shifted, (None, 0))(x, torch.tensor([1.0, -1.0])).shape == (2, *x.shape)
-    with pytest.raises(ValueError, match="must broadcast"):
-        vmap(shifted, (0, 0))(x[0], torch.ones(6, 2))
-
-
-def test_no_relaxation_escapes_these_tests():
-    """A temperature by another name than tau is declared in catalog.py."""
-    assert set(TEMPERATURE) - {"Via"} == set(so.relaxations.__all__)
-
-
-@pytest.mark.parametrize("how", WITH_LIMIT)
-@pytest.mark.parametrize("name", sorted(OPERATIONS))
-def test_each_operation_goes_to_its_namesake_as_tau_goes_to_zero(how, name, x):
-    if not offers(how, name):
-        pytest.skip("not offered")
-    ranks = x.argsort(-1).argsort(-1).double() + 1
-    n = x.shape[-1]
-    expected = {
-        "sort": x.sort(-1).values,
-        "sort_descending": x.sort(-1, descending=True).values,
-        "argsort": x.argsort(-1).double(),
-        "rank": ranks,
-        "rank_descending": n + 1 - ranks,
-        "topk": x.topk(2).values,
-        "topk_smallest": x.topk(2, largest=False).values,
-        "topk_mask": (ranks > n - 2).double(),
-        "topk_mask_smallest": (ranks <= 2).double(),
-        "median": x.median(-1).values,
-        "quantile": x.quantile(0.3, -1),
-        "quantiles": x.quantile(torch.tensor([0.0, 0.3, 1.0]).double(), -1),
-    }
-    assert_close(OPERATIONS[name](x, cold(how)), expected[name], 1e-7)
-
-
-# ---------------------------------------------------------------- autograd
-
-
-@every_pair
-def test_first_derivatives(how, operation, generator):
-    x = torch.randn(2, 5, generator=generator, dtype=torch.float64, requires_grad=True)
-    assert gradcheck(lambda x: operation(x, how), x)
-
-
-@with_matrix
-def test_a_permutation_that_was_used_without_gradients_still_has_them(how, generator):
-    x = torch.randn(5, generator=generator, dtype=torch.float64)
-    expected = gradient(lambda x: how(x).T @ torch.arange(5.0, dtype=torch.float64), x)
-
-    def looked_at_before(x):
-        P = how(x)
-        with torch.no_grad():
-            assert not P.matrix().requires_grad
-            assert not P.entropy().requires_grad
-        return P.T @ torch.arange(5.0, dtype=torch.float64)
-
-    assert_close(gradient(looked_at_before, x), expected, GRADIENTS)
-
-
-@every_pair
-def test_second_derivatives(how, operation, generator):
-    x = torch.randn(1, 4, generator=generator, dtype=torch.float64, requires_grad=True)
-    assert gradgradcheck(lambda x: operation(x, how), x)
-
-
-@with_matrix
-@pytest.mark.parametrize("output", OF_THE_MATRIX)
-def test_derivatives_of_the_matrix_itself(how, output, generator):
-    x = torch.randn(2, 4, generator=generator, dtype=torch.float64, requires_grad=True)
-    assert gradcheck(lambda x: OF_THE_MATRIX[output](how(x)), x)
-    assert gradgradcheck(lambda x: OF_THE_MATRIX[output](how(x)), x)
-
-
-@with_matrix
-def test_derivatives_of_products(how, generator):
-    x = torch.randn(2, 4, generator=generator, dtype=torch.float64, requires_grad=True)
-    v = torch.randn(4, 3, generator=generator, dtype=torch.float64, requires_grad=True)
-    assert gradcheck(lambda x, v: (how(x) @ v, how(x).T @ v), (x, v))
-    assert gradgradcheck(lambda x, v: (how(x) @ v, how(x).T @ v), (x, v))
-
-
-@with_temperature
-def test_second_derivatives_with_respect_to_tau(how, generator):
-    x = torch.randn(2, 4, generator=generator, dtype=torch.float64, requires_grad=True)
-    tau = torch.tensor([0.6, 1.4], dtype=torch.float64, requires_grad=True)
-    assert gradgradcheck(lambda x, t: soften(x, with_tau(how, t)), (x, tau))
-
-
-@every_pair
-def test_vmap_is_a_batch(how, operation, x):
-    assert_close(
-        vmap(lambda x: operation(x, how))(x.movedim(1, -1)[0]),
-        torch.stack([operation(row, how) for row in x[0].mT]),
-        VALUES,
-    )
-
-
-@every_pair
-def test_jvp_is_a_finite_difference(how, operation, generator):
-    x, t = (torch.randn(5, generator=generator, dtype=torch.float64) for _ in range(2))
-    y, slope = jvp(lambda x: operation(x, how), (x,), (t,))
-    step = 1e-6
-    difference = (operation(x + step * t, how) - operation(x - step * t, how)) / (2 * step)
-    assert_close(y, operation(x, how), VALUES)
-    assert_close(slope, difference, FINITE_DIFFERENCES)
-
-
-@every_pair
-def test_jacrev_is_jacfwd_and_the_hessian_is_symmetric(how, operation, generator):
-    x = torch.randn(4, generator=generator, dtype=torch.float64)
-
-    def function(x):
-        return operation(x, how)
-
-    assert_close(jacrev(function)(x), jacfwd(function)(x), GRADIENTS)
-    h = hessian(lambda x: function(x).square().sum())(x)
-    assert_close(h, h.mT, GRADIENTS)
-
-
-@pytest.mark.parametrize(("how", "operation", "masked"), list(few_pairs()))
-def test_torch_compile_in_one_graph(how, operation, masked, generator):
-    torch._dynamo.reset()
-    how = short(how)
-    x = torch.randn(3, 5, generator=generator, dtype=torch.float64)
-    mask = torch.rand(3, 5, generator=generator) < 0.8 if masked else None
-
-    def function(x):
-        return operation(x, how, mask=mask)
-
-    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-    # With the gradient at once: each way to call it is traced anew.
-    ours, eager = (value_and_gradient(f, x) for f in (compiled, function))
-    assert_close(ours[0], eager[0], VALUES)
-    assert_close(ours[1], eager[1], GRADIENTS)
-
-
-@every_pair
-def test_autocast_changes_nothing(how, operation, x):
-    x = x.float()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = operation(x, how)
-        half = operation(x.bfloat16(), how)
-    assert y.dtype == torch.float32
-    assert_close(y, operation(x, how), VALUES)
-    assert half.dtype == dtype_of(operation, torch.bfloat16)
-    assert_close(half, operation(x.bfloat16(), how), VALUES)

@@ -1,6 +1,7 @@
 """A few seconds of `make fuzz`, the same in every run, and proof that it finds what is broken."""
 
 import numpy as np
+import pytest
 import torch
 
 import fuzz
@@ -36,6 +37,7 @@ def is_noticed(name):
     return any(fuzz.find(seed) is not None for seed in range(CASES))
 
 
+@pytest.mark.slow
 @needs_fork
 def test_fuzzing_finds_what_is_broken():
     assert passes_in_a_fresh_process(search_broken_libraries)

@@ -14,37 +14,49 @@ TESTS = pathlib.Path(__file__).parent
 # Many processes, each of which needs torch: one imports it, and is forked for each.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["softorder.torch._autograd", "hypothesis", "scipy.stats"])
-PRODUCTS = "test_every_product_is_the_dense_one"
-DERIVATIVES = "test_derivatives_of_every_kind"
-# Those that find most things in least time come first.
-KERNELS = [
-    "test_permutation.py",
-    f"test_kernels.py::{PRODUCTS}",
-    "test_kernels.py::test_forward_mode_is_finite_differences",
-    f"test_neuralsort.py::{PRODUCTS}",
-    f"test_kernels.py::{DERIVATIVES}",
-    "test_ops.py",
-    "test_softsort.py",
-]
+pytestmark = pytest.mark.slow
+
+# Of each list, the tests that notice most in least time come first: the first failure is enough.
+PRODUCTS = "kernels/test_products.py::test_every_product_is_the_dense_one"
+DERIVATIVES = "kernels/test_gradients.py::test_derivatives_of_every_kind"
+FORWARD_MODE = "kernels/test_gradients.py::test_forward_mode_is_finite_differences"
+LAWS = "testing/test_laws.py::test_every_relaxation_of_the_library_keeps_every_law"
+DENSE = ["test_permutation.py", PRODUCTS, FORWARD_MODE, DERIVATIVES, "test_ops.py"]
+FAST = [PRODUCTS, FORWARD_MODE, DERIVATIVES, "test_permutation.py", "test_ops.py"]
+TILED = ["kernels/test_tiled.py", *FAST]
 NEURALSORT = [
-    f"test_neuralsort.py::{PRODUCTS}",
-    "test_neuralsort.py::test_the_matrix_is_the_oracles",
-    "test_neuralsort.py::test_values_and_gradients_are_the_literal_formula",
-    f"test_neuralsort.py::{DERIVATIVES}",
+    "kernels/test_neuralsort.py::test_the_matrix_is_the_oracles",
+    "kernels/test_neuralsort.py::test_values_and_gradients_are_the_literal_formula",
+    PRODUCTS,
+    DERIVATIVES,
 ]
+TIES = ["kernels/test_ties.py::test_the_gradient_at_ties_is_the_mean_over_all_orders"]
+
+
+def file_of(name):
+    """Return the test file of a module, from the folder of the tests."""
+    (found,) = TESTS.rglob(f"test_{name}.py")
+    return str(found.relative_to(TESTS))
 
 
 def watchers_of(name):
     """Return the tests that must notice a perturbation."""
-    if name.startswith("experiments"):
-        return [f"test_{name.split('.')[0]}.py", "-k", "not processes and not killed"]
-    if "_log_z" in name:
-        return ["test_likelihood.py::test_compiled_it_is_the_dense_formula"]
+    module, _, rest = name.partition(".")
+    if module.startswith("experiments"):
+        return [file_of(module), "-k", "not processes and not killed"]
     if "_tie" in name or name.startswith("ties"):
-        return ["test_ties.py::test_the_gradient_at_ties_is_the_mean_over_all_orders"]
-    if "." in name:
-        return [f"test_{name.split('.')[0]}.py", "test_contract.py::test_first_derivatives"]
-    return NEURALSORT if "neuralsort" in name else KERNELS
+        return TIES
+    if name == "tensorflow.logsumexp":
+        return ["test_tensorflow_graphs.py::test_the_likelihood_of_plackett_luce"]
+    if module == "vjp":
+        return ["test_vjp_rules.py", "test_vjp.py"]
+    if rest:
+        return [file_of(module), LAWS]
+    if "neuralsort" in name:
+        return NEURALSORT
+    if name.startswith("tiled"):
+        return TILED
+    return FAST if name.startswith(("native", "scan")) else DENSE
 
 
 # What a test says when a number is wrong. Anything else is a perturbation that does not run.
@@ -100,5 +112,5 @@ def test_a_perturbed_library_fails(name, tmp_path):
 
 def test_a_library_that_is_not_perturbed_passes(tmp_path):
     """Or else every perturbation would be noticed."""
-    for tests in (KERNELS[:2], NEURALSORT[:1]):
+    for tests in (DENSE[:2], NEURALSORT[:2]):
         assert not fails(None, tests, tmp_path)

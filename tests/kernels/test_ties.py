@@ -12,9 +12,10 @@ import softorder as so
 import tie_oracle
 from catalog import bent
 from frameworks import framework
-from softorder._kernels import tiled
+from tolerances import TIES
 
-TOLERANCE = 1e-6
+pytestmark = pytest.mark.usefixtures("small_tiles")
+
 NAN, INF = np.nan, np.inf
 
 # Scores, and which of them take part.
@@ -153,9 +154,9 @@ def check(case, product, kind, frame):
         return PRODUCTS[product](x, make(tau), given, **arguments)
 
     y, (to_s, to_tau) = frame.pull(function, [s, np.array(tau)], weights)
-    np.testing.assert_allclose(y, value, rtol=0, atol=TOLERANCE)
-    np.testing.assert_allclose(to_s, ds, rtol=0, atol=TOLERANCE)
-    np.testing.assert_allclose(to_tau, dtau, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(y, value, rtol=0, atol=TIES)
+    np.testing.assert_allclose(to_s, ds, rtol=0, atol=TIES)
+    np.testing.assert_allclose(to_tau, dtau, rtol=0, atol=TIES)
 
 
 def kinds(case):
@@ -172,8 +173,7 @@ EVERY = [
 
 
 @pytest.mark.parametrize(("case", "product", "engine"), EVERY)
-def test_the_gradient_at_ties_is_the_mean_over_all_orders(case, product, engine, monkeypatch):
-    monkeypatch.setattr(tiled, "TILE", 16)
+def test_the_gradient_at_ties_is_the_mean_over_all_orders(case, product, engine):
     with so.config(kernel=engine):
         for kind in kinds(case):
             check(case, product, kind, framework("torch"))
@@ -229,9 +229,9 @@ def test_the_gradient_of_nearest_neighbours_at_ties():
             [query, points],
             weights,
         )
-        np.testing.assert_allclose(y, value, rtol=0, atol=TOLERANCE)
-        np.testing.assert_allclose(found[0], of_query, rtol=0, atol=TOLERANCE)
-        np.testing.assert_allclose(found[1], of_points, rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(y, value, rtol=0, atol=TIES)
+        np.testing.assert_allclose(found[0], of_query, rtol=0, atol=TIES)
+        np.testing.assert_allclose(found[1], of_points, rtol=0, atol=TIES)
 
 
 @pytest.mark.parametrize("kernel", ["native", "portable", "tiled", "dense"])

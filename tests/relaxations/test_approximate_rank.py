@@ -8,7 +8,7 @@ from hypothesis import given
 import operator_oracles as oracles
 import softorder as so
 import strategies as our
-from softorder._kernels import pairwise
+from inside import pairwise
 from tolerances import GRADIENTS, VALUES, assert_close
 
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softorder._kernels import isotonic
-from softorder._kernels.isotonic import KL, L2
+from inside import KL, L2, isotonic
 
 needs_native = pytest.mark.skipif(isotonic.extension is None, reason="no native kernel")
 # "l2" and "kl" are what is chosen: the native kernel where there is one.
@@ -253,13 +252,14 @@ def test_the_extension_checks_for_itself(name):
     for wrong in (np.zeros((1, 5), np.int64), np.zeros((2, 4), np.int64)):
         with pytest.raises(ValueError, match="first must have shape"):
             pool(x, wrong, 1)
+    for too_flat in ((x[0], first), (x, first[0])):
+        with pytest.raises(ValueError, match="must have shape"):
+            pool(*too_flat, 1)
     read_only = first.copy()
     read_only.flags.writeable = False
     wrong_arguments = [
-        (x[0], first),
         (x.astype(np.float32), first),
         (x[:, :, ::-1], first),
-        (x, first[0]),
         (x, first.astype(np.int32)),
         (x, np.zeros((5, 2), np.int64).T),
         (x, read_only),

@@ -6,7 +6,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import softorder as so
-from softorder import _extension
+from inside import extension_module
 from tolerances import VALUES, assert_close
 
 LABELS = torch.tensor([0, 1, 1, 0])
@@ -164,7 +164,7 @@ class Watching(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.skipif(_extension.extension is None, reason="the native kernel was not built")
+@pytest.mark.skipif(extension_module.extension is None, reason="the native kernel was not built")
 def test_a_dispatch_mode_sees_the_native_kernel_as_an_operator():
     x = tensors(3, 5)[0].requires_grad_()
     (expected,) = torch.autograd.grad(so.sort(x, so.NeuralSort(0.5)).square().sum(), x)

@@ -1,4 +1,4 @@
-"""What a SoftPermutation is made of, for as long as it lives: snapshots, graphs, copies."""
+"""A SoftPermutation keeps what it was made of: snapshots of its inputs, graphs, copies."""
 
 import copy
 import pickle
@@ -226,7 +226,7 @@ def test_a_permutation_that_a_compiled_function_used(name, masked, shape):
 
 def test_an_operation_does_not_copy_its_scores(monkeypatch):
     """Its permutation is gone before anyone could change them."""
-    from softorder._array import find_wiring
+    from inside import find_wiring
 
     x, copies = torch.tensor(X), []
     monkeypatch.setitem(vars(find_wiring(x)), "copy", lambda x: copies.append(x) or x)

@@ -6,12 +6,10 @@ import torch
 
 import oracles
 import softorder as so
-from softorder import _extension
-from softorder._kernels.formulas import ABS
-from softorder._kernels.products import Call, Product
-from tolerances import assert_close, gradcheck, gradgradcheck
+from inside import ABS, Call, Product, extension_module
+from tolerances import COMPOSITE, VALUES, assert_close, gradcheck, gradgradcheck
 
-pytestmark = pytest.mark.skipif(_extension.extension is None, reason="no native kernel")
+pytestmark = pytest.mark.skipif(extension_module.extension is None, reason="no native kernel")
 RELAXATIONS = {
     "abs": lambda tau: so.SoftSort(tau),
     "square": lambda tau: so.SoftSort(tau, metric="square"),
@@ -52,7 +50,7 @@ def test_value_and_gradients_are_the_dense_formulas(make, shape, tied, shared):
         given = x, tau.double(), permutation
         got, want = (derivatives(make, kernel, *given) for kernel in ("native", "dense"))
         for one, other in zip(got, want, strict=True):
-            assert_close(one, other, 1e-9)
+            assert_close(one, other, COMPOSITE["abs"])
 
 
 def test_compiled_it_is_the_dense_formula(make):
@@ -63,7 +61,7 @@ def test_compiled_it_is_the_dense_formula(make):
     given = x, torch.tensor([0.7, 1.2], dtype=torch.float64), permutation
     got = derivatives(make, "native", *given, function=compiled)
     for one, other in zip(got, derivatives(make, "dense", *given), strict=True):
-        assert_close(one, other, 1e-9)
+        assert_close(one, other, COMPOSITE["abs"])
 
 
 def test_float32_is_near_the_float64_oracle():
@@ -92,7 +90,7 @@ def test_derivatives_of_both_orders(make):
 def test_numpy_has_the_same_values(make):
     x, permutation = torch.randn(3, 20, dtype=torch.float64), torch.randperm(20)
     got = make(0.5)(x.numpy()).log_prob(permutation.numpy())
-    assert_close(torch.as_tensor(got), make(0.5)(x).log_prob(permutation), 1e-12)
+    assert_close(torch.as_tensor(got), make(0.5)(x).log_prob(permutation), VALUES["float64"])
 
 
 def test_enormous_scores_give_a_finite_gradient(make):
@@ -109,9 +107,11 @@ def test_where_scores_are_infinite_or_masked_the_others_are_as_without(make):
     x = torch.tensor([1.0, torch.inf, 0.3, 2.0], dtype=torch.float64)
     finite = make(0.5)(x[[0, 2, 3]]).log_prob(torch.tensor([1, 0, 2]))
     # The infinite one comes first, for certain.
-    assert_close(make(0.5)(x).log_prob(torch.tensor([1, 2, 0, 3])), finite, 1e-12)
+    assert_close(make(0.5)(x).log_prob(torch.tensor([1, 2, 0, 3])), finite, VALUES["float64"])
     mask = torch.tensor([True, False, True, True])
-    assert_close(make(0.5)(x, mask=mask).log_prob(torch.tensor([2, 0, 3, 1])), finite, 1e-12)
+    assert_close(
+        make(0.5)(x, mask=mask).log_prob(torch.tensor([2, 0, 3, 1])), finite, VALUES["float64"]
+    )
 
 
 def test_a_permutation_that_is_none_is_refused_before_memory_is_read(make):
@@ -120,4 +120,4 @@ def test_a_permutation_that_is_none_is_refused_before_memory_is_read(make):
         make(0.5)(torch.randn(3)).log_prob(torch.tensor([0, 1, 7]))
     for items in ([[0, 1, 7]], [[0, -1, 2]], [[0, 1]]):
         with pytest.raises(ValueError, match="a permutation"):
-            _extension.hold(Call(Product.LOG_PROB, ABS), rows, 1.0, np.array(items), None, 1)
+            extension_module.hold(Call(Product.LOG_PROB, ABS), rows, 1.0, np.array(items), None, 1)

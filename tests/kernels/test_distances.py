@@ -8,8 +8,7 @@ import oracles
 import parity
 import softorder as so
 import tolerances
-from softorder._array import wiring_of
-from softorder._kernels import distances
+from inside import distances, wiring_of
 from tolerances import FINITE_DIFFERENCES, GRADIENTS, VALUES, assert_close
 
 NUMPY = frameworks.framework("numpy")

@@ -7,8 +7,7 @@ import pytest
 
 import frameworks
 import softorder as so
-from softorder._array import wiring_of
-from softorder._kernels.quantile_positions import CLOSEST, quantile_places
+from inside import CLOSEST, quantile_places, wiring_of
 
 COUNTS = [1, 2, 11, 1000, 2**24 + 4, 2**31 - 1]
 LEVELS = [0.0, 1e-5, 0.07, 0.3, 0.5, 0.7, 1 / 3, 1 - 1e-9, 1.0]

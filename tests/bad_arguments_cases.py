@@ -1,0 +1,382 @@
+"""Bad arguments of the operations besides scores and temperature."""
+
+import numpy as np
+import scipy.sparse
+import torch
+
+import softorder as so
+from softorder.torch import KNN, PowerMetric
+
+X = torch.tensor([[2.0, 5.0, 4.0], [1.0, 0.0, 3.0]])
+P = so.SoftSort()(X)
+POINTS = torch.ones(4, 2)
+LABELS = torch.tensor([0, 1, 0, 1])
+
+# What is called, the error, and a fragment of each of its three parts.
+CASES = {
+    "tau below zero that may be a dimension": (
+        lambda: so.topk(X, 2, -1),
+        ValueError,
+        "tau where torch.topk has dim",
+        "-1",
+        "dim=-1.",
+    ),
+    "a dimension for argsort": (
+        lambda: so.argsort(X, -1),
+        ValueError,
+        "tau where torch.argsort has dim",
+        "-1",
+        "dim=-1",
+    ),
+    "a dimension for median": (
+        lambda: so.median(X, 0),
+        ValueError,
+        "tau where torch.median has dim",
+        "0",
+        "dim=0",
+    ),
+    "a dimension for quantile": (
+        lambda: so.quantile(X, 0.5, 0),
+        ValueError,
+        "tau where torch.quantile has dim",
+        "0",
+        "dim=0",
+    ),
+    "q that is no float": (
+        lambda: so.quantile(X, 10**400, 0.1),
+        ValueError,
+        "every q must lie in [0, 1]",
+        "1000",
+        "divide by 100",
+    ),
+    "a row that is no number of a row": (
+        lambda: P.rows(10**400),
+        TypeError,
+        "rows must be an int",
+        "int 1000",
+        "counted from 0",
+    ),
+    "a sparse matrix": (
+        lambda: so.Sinkhorn()(torch.eye(3).to_sparse()),
+        TypeError,
+        "matrix must be a dense array",
+        "layout torch.sparse_coo",
+        "matrix.to_dense()",
+    ),
+    "sparse labels": (
+        lambda: so.knn(POINTS, POINTS, 1, labels=LABELS.to_sparse()),
+        TypeError,
+        "labels must be a dense array",
+        "layout torch.sparse_coo",
+        "labels.to_dense()",
+    ),
+    "numpy's name for interpolation": (
+        lambda: so.quantile(X, 0.5, method="lower"),  # pyright: ignore[reportCallIssue]
+        TypeError,
+        "quantile has the arguments",
+        "method=str 'lower'",
+        "Write interpolation= in place of method=",
+    ),
+    "torchsort's name for the temperature": (
+        lambda: so.rank(X, regularization_strength=1.0),  # pyright: ignore[reportCallIssue]
+        TypeError,
+        "rank has the arguments",
+        "regularization_strength=float 1.0",
+        "Write how=",
+    ),
+    "axis for dim": (
+        lambda: so.quantile(X, 0.5, axis=0),  # pyright: ignore[reportCallIssue]
+        TypeError,
+        "quantile has the arguments",
+        "axis=int 0",
+        "Write dim= in place of axis=",
+    ),
+    "an argument that only torch has": (
+        lambda: so.topk(X, 1, sorted=True),  # pyright: ignore[reportCallIssue]
+        TypeError,
+        "topk has the arguments x, k, how, dim, largest, mask",
+        "sorted=bool True",
+        "Leave it out",
+    ),
+    "a place for the result": (
+        lambda: so.median(X, out=X),  # pyright: ignore[reportCallIssue]
+        TypeError,
+        "median has the arguments",
+        "out=Tensor of shape (2, 3)",
+        "Use the result",
+    ),
+    "an index": (lambda: P[0], TypeError, "no entries to index", "SoftPermutation[0]", "P.rows(0)"),
+    "an index of the transpose": (
+        lambda: P.T[0, 1],
+        TypeError,
+        "no entries to index",
+        "[(0, 1)]",
+        "P.matrix()",
+    ),
+    "rows one after the other": (lambda: list(P), TypeError, "no entries", "[0]", "P.rows"),  # pyright: ignore,
+    "a sparse array": (
+        lambda: so.rank(scipy.sparse.coo_array(np.eye(3))),
+        TypeError,
+        "x must be an array of numpy",
+        "coo_array of shape (3, 3)",
+        "toarray()",
+    ),
+    "an unknown interpolation": (
+        lambda: so.quantile(X, 0.5, interpolation="cubic"),
+        ValueError,
+        "'linear', 'lower', 'higher', 'nearest', 'midpoint'",
+        "'cubic'",
+        "torch.quantile",
+    ),
+    "knn with no neighbour": (
+        lambda: so.knn(POINTS, POINTS, 0),
+        ValueError,
+        "k must lie in [1, 4]",
+        "0",
+        "at least 1",
+    ),
+    "knn with square one-hot labels": (
+        lambda: so.knn(POINTS, POINTS, 1, labels=torch.eye(4, dtype=torch.int64)),
+        ValueError,
+        "the shape of labels must broadcast to (4,)",
+        "shape (4, 4)",
+        "labels.argmax(-1)",
+    ),
+    "tau nan": (
+        lambda: so.rank(X, float("nan")),
+        ValueError,
+        "tau must be positive",
+        "nan",
+        "hard()",
+    ),
+    "integer numpy scores": (
+        lambda: so.rank(np.arange(3)),
+        TypeError,
+        "real floating dtype",
+        "int64",
+        "numpy.float32",
+    ),
+    "k above n": (lambda: so.topk(X, 4), ValueError, "k must lie in [0, 3]", "4", "only 3"),
+    "k negative": (lambda: so.topk(X, -1), ValueError, "k must lie in [0, 3]", "-1", "at least 0"),
+    "k fractional": (
+        lambda: so.topk_mask(X, 1.5),  # pyright: ignore[reportArgumentType]
+        TypeError,
+        "k must be an integer",
+        "1.5",
+        "how many",
+    ),
+    "q above one": (lambda: so.quantile(X, 50), ValueError, "in [0, 1]", "50", "divide by 100"),
+    "q below zero": (
+        lambda: so.quantile(X, [0.5, -0.1]),
+        ValueError,
+        "in [0, 1]",
+        "-0.1",
+        "divide by 100",
+    ),
+    "q nan": (lambda: so.quantile(X, float("nan")), ValueError, "in [0, 1]", "nan", "100"),
+    "q of two dimensions": (
+        lambda: so.quantile(X, [[0.5]]),
+        ValueError,
+        "1-dimensional",
+        "(1, 1)",
+        "Flatten",
+    ),
+    "transposed matmul with the wrong length": (
+        lambda: P.T @ torch.ones(4),
+        ValueError,
+        "must have length 3",
+        "4",
+        "matmul",
+    ),
+    "apply with the wrong length": (
+        lambda: P.apply(torch.ones(2, 4)),
+        ValueError,
+        "x along dim -1 must have length 3",
+        "4",
+        "dim=...",
+    ),
+    "apply with another batch": (
+        lambda: P.apply(torch.ones(4, 3)),
+        ValueError,
+        "x that come first, without dim, must broadcast with the batch shape (2,)",
+        "(4,)",
+        "Batch dimensions come first",
+    ),
+    "log_prob with a repeated index": (
+        lambda: P.log_prob(torch.tensor([0, 0, 1])),
+        ValueError,
+        "each of 0..2 once",
+        "[0, 0, 1]",
+        "from 0",
+    ),
+    "log_prob counted from one": (
+        lambda: P.log_prob(torch.tensor([1, 2, 3])),
+        ValueError,
+        "each of 0..2 once",
+        "[1, 2, 3]",
+        "from 0",
+    ),
+    "log_prob of the wrong length": (
+        lambda: P.log_prob(torch.tensor([0, 1])),
+        ValueError,
+        "permutation must have length 3",
+        "2",
+        "dim",
+    ),
+    "log_prob of numbers": (
+        lambda: P.log_prob(torch.ones(3)),
+        TypeError,
+        "integer indices",
+        "torch.float32",
+        "P.order",
+    ),
+    "log_prob of a number": (
+        lambda: P.log_prob(torch.tensor(0)),
+        ValueError,
+        "permutation must have at least one dimension",
+        "0-dim",
+        "reshape",
+    ),
+    "knn with one point": (
+        lambda: so.knn(torch.ones(2), POINTS, 1),
+        ValueError,
+        "query must have shape",
+        "(2,)",
+        "query[None, :]",
+    ),
+    "knn with other features": (
+        lambda: so.knn(torch.ones(3, 5), POINTS, 1),
+        ValueError,
+        "same number of features",
+        "5 and 2",
+        "same network",
+    ),
+    "knn with k above m": (
+        lambda: so.knn(POINTS, POINTS, 5),
+        ValueError,
+        "k must lie in [1, 4]",
+        "5",
+        "only 4",
+    ),
+    "knn with too few labels": (
+        lambda: so.knn(POINTS, POINTS, 1, labels=LABELS[:3]),
+        ValueError,
+        "each of the 4 neighbors",
+        "(3,)",
+        "(..., m)",
+    ),
+    "knn with fractional labels": (
+        lambda: so.knn(POINTS, POINTS, 1, labels=LABELS.float()),
+        TypeError,
+        "labels must be integers",
+        "torch.float32",
+        "class indices",
+    ),
+    "knn with negative labels": (
+        lambda: so.knn(POINTS, POINTS, 1, labels=LABELS - 1),
+        ValueError,
+        "not be negative",
+        "-1",
+        "mask=",
+    ),
+    "knn with too few classes": (
+        lambda: so.knn(POINTS, POINTS, 1, labels=LABELS, num_classes=1),
+        ValueError,
+        "below num_classes = 1",
+        "1",
+        "from 0",
+    ),
+    "knn with integer points": (
+        lambda: so.knn(POINTS.long(), POINTS, 1),
+        TypeError,
+        "query must have a real floating dtype",
+        "torch.int64",
+        "Convert",
+    ),
+    "rows that are true or false": (
+        lambda: P.rows([True, False]),
+        TypeError,
+        "rows must be an int, a slice",
+        "list [True, False]",
+        "from 0",
+    ),
+    "rows of a string": (lambda: P.rows("a"), TypeError, "rows must be an int", "'a'", "from 0"),
+    "rows that are none of these": (
+        lambda: P.rows(1.5),
+        TypeError,
+        "rows must be an int",
+        "1.5",
+        "from 0",
+    ),
+    "rows of another framework": (
+        lambda: P.rows(np.array([0])),
+        TypeError,
+        "one framework",
+        "rows of numpy",
+        "Convert one",
+    ),
+    "q that is a string": (
+        lambda: so.quantile(X, "median"),
+        TypeError,
+        "q must be a number in [0, 1]",
+        "'median'",
+        "0.5",
+    ),
+    "q that is nothing": (lambda: so.quantile(X, None), TypeError, "q must be", "None", "0.5"),
+    "q of integers": (
+        lambda: so.quantile(X, torch.tensor([0, 1])),
+        TypeError,
+        "q must have a real floating dtype",
+        "torch.int64",
+        "Convert",
+    ),
+    "log_prob with another batch": (
+        lambda: P.log_prob(torch.tensor([[0, 1, 2]] * 4)),
+        ValueError,
+        "batch dimensions of a permutation must broadcast",
+        "(4,)",
+        "first",
+    ),
+    "knn with another batch": (
+        lambda: so.knn(torch.ones(3, 4, 2), torch.ones(5, 4, 2), 1),
+        ValueError,
+        "batch dimensions of neighbors must broadcast with the batch shape (3,)",
+        "(5,)",
+        "first",
+    ),
+    "knn with another batch of labels": (
+        lambda: so.knn(POINTS, torch.ones(3, 4, 2), 1, labels=LABELS.expand(5, 4)),
+        ValueError,
+        "the shape of labels must broadcast to (3, 4)",
+        "(5, 4)",
+        "(..., m)",
+    ),
+    "knn with no class": (
+        lambda: so.knn(POINTS, POINTS, 1, labels=LABELS, num_classes=-1),
+        ValueError,
+        "num_classes must lie in [1,",
+        "-1",
+        "at least 1",
+    ),
+    "knn with half a class": (
+        lambda: so.knn(POINTS, POINTS, 1, labels=LABELS, num_classes="a"),  # pyright: ignore
+        TypeError,
+        "num_classes must be an integer",
+        "'a'",
+        "how many",
+    ),
+    "a module with tau zero": (
+        lambda: KNN(1, 0.0),
+        ValueError,
+        "tau must be positive",
+        "0",
+        "hard",
+    ),
+    "a learned metric of power zero": (
+        lambda: PowerMetric(0),
+        ValueError,
+        "p must be positive",
+        "0",
+        "1.5",
+    ),
+}
