@@ -242,7 +242,7 @@ class PlackettLuce:
         """Return log-likelihoods (...) in float64, for permutations (..., n), items last."""
         wiring, xp = self._wiring, self._wiring.xp
         scores, block = self._blocks()
-        expected, left = _places(xp, block)
+        expected, left = _expected_blocks(xp, block)
         x = take_along(wiring, scores, permutation, axis=-1)
         finite = expected == _FINITE
         backwards = xp.flip(xp.where(finite, x, -math.inf), axis=-1)
@@ -254,13 +254,13 @@ class PlackettLuce:
         return xp.where(possible | xp.isnan(total), total, -math.inf)
 
 
-def _places(xp: Any, block: Array) -> tuple[Array, Array]:
+def _expected_blocks(xp: Any, block: Array) -> tuple[Array, Array]:
     """Return, by position, the block of the item that stands there, and how many it is drawn from.
 
     Of a finite item's block the second is of no use, of the masked block it is 1.
     """
-    place = arange_like(xp, block.shape[-1], block)
+    position = arange_like(xp, block.shape[-1], block)
     ends = [count_valid(xp, block <= kind) for kind in (_PLUS_INFINITY, _FINITE, _MINUS_INFINITY)]
-    expected = sum(xp.astype(place >= end, xp.int8) for end in ends)
-    left = xp.where(expected == _PLUS_INFINITY, ends[0], ends[-1]) - place
+    expected = sum(xp.astype(position >= end, xp.int8) for end in ends)
+    left = xp.where(expected == _PLUS_INFINITY, ends[0], ends[-1]) - position
     return expected, xp.where(expected == _MASKED, 1, left)

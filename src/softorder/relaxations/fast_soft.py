@@ -65,10 +65,10 @@ class FastSoftSort(_Projection, SortRelaxation):
         pool = _pool_of(self.regularization)
         epsilon = temperature_of_row(self.epsilon, scores, "epsilon")
         begin, size = scores.spans()
-        place = arange_like(xp, scores.shape[-1], scores.order) - begin
+        in_block = arange_like(xp, scores.shape[-1], scores.order) - begin
         x = xp.astype(scores.positions, xp.float64)
-        w = xp.astype(size - place, xp.float64)
-        first = pool.find(scores, w / epsilon, x, place == 0)
+        w = xp.astype(size - in_block, xp.float64)
+        first = pool.find(scores, w / epsilon, x, in_block == 0)
         return pool.deviation(scores, w, epsilon, first) + pool.mean(scores, x, first)
 
 
@@ -99,12 +99,12 @@ class FastSoftRank(_Projection, RankRelaxation):
         pool = _pool_of(self.regularization)
         epsilon = temperature_of_row(self.epsilon, scores, "epsilon")
         begin, size = scores.spans()
-        place = arange_like(xp, scores.shape[-1], scores.order) - begin
+        in_block = arange_like(xp, scores.shape[-1], scores.order) - begin
         # The largest rank comes first here.
         theta = -xp.flip(xp.astype(scores.sorted_items, xp.float64), axis=-1)
-        w = xp.flip(xp.astype(place + 1, xp.float64), axis=-1)
+        w = xp.flip(xp.astype(in_block + 1, xp.float64), axis=-1)
         w = xp.log(w) if pool.of_logs else w
-        first = pool.find(scores, theta / epsilon, w, xp.flip(place + 1 == size, axis=-1))
+        first = pool.find(scores, theta / epsilon, w, xp.flip(in_block + 1 == size, axis=-1))
         solution = pool.deviation(scores, theta, epsilon, first) + pool.mean(scores, w, first)
         return xp.flip(xp.exp(solution) if pool.of_logs else solution, axis=-1)
 

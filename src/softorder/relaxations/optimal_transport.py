@@ -164,9 +164,9 @@ class _Transport:
         """Return the targets: from 1 down to 0 within each block, those of a group averaged."""
         xp = self.scores.wiring.xp
         begin, size = self.scores.spans()
-        place = xp.astype(_positions(self.scores) - begin, xp.float64)
+        in_block = xp.astype(_positions(self.scores) - begin, xp.float64)
         last = xp.astype(xp.where(size > 1, size - 1, 1), xp.float64)
-        return self._mean_of_group(1.0 - place / last)
+        return self._mean_of_group(1.0 - in_block / last)
 
     def _sum_of_group(self, x: Array) -> Array:
         return self.scores.wiring.add_along_axis(x[..., None], self.group, self.count)[..., 0]
@@ -184,11 +184,11 @@ def _groups(scores: SortedScores, targets: Any) -> tuple[Array, int]:
     if targets is None:
         return position, n
     begin, size = scores.spans()
-    place = position - begin
-    begins = place == 0
+    in_block = position - begin
+    begins = in_block == 0
     if isinstance(targets, int):
         number = targets
-        new = (place * targets) // size != ((place - 1) * targets) // size
+        new = (in_block * targets) // size != ((in_block - 1) * targets) // size
         begins = begins | ((scores.position_block == FINITE) & new)
     else:
         number = 3 * len(targets)
