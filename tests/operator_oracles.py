@@ -273,7 +273,7 @@ def _far_probability(others, r):
 
 
 def softrank_recursion(s, tau, mask=None):
-    """P_rj = the probability that item j loses r contests, each of them independent of the others.
+    """P_rj = the probability that item j loses r comparisons, which are independent.
 
     It wins against k with probability Phi((s_j - s_k) / sqrt(2 tau)): Taylor et al., WSDM 2008. The
     coefficients of the product over k of (win + lose x).

@@ -286,7 +286,7 @@ BY_FILE = {
     "softrank": {
         "ranks": _after(softrank, "expected_ranks", _scaled),
         "ranks_gradient": _after(softrank, "expected_ranks", _wrong_slope),
-        "differences": _after(pairwise.Contests, "differences", _scaled),
+        "differences": _after(pairwise.Comparisons, "differences", _scaled),
         # Not scaled: a distribution is normalised afterwards.
         "losses": _after(pairwise, "count_losses", _shifted),
         "losses_gradient": _after(pairwise, "_place", _wrong_slope),

@@ -69,13 +69,13 @@ class Wiring:
             tracing and for arrays on another device.
         is_on_cpu: Whether the native kernel may serve an array: false if it is known to be on
             another device.
-        varied_shapes: Whether a shape that was not seen before costs nothing: no compilation.
-        is_open: Whether a program is made for more than one value of these sizes, and no choice
-            may depend on them: an exported one.
+        new_shapes_are_cheap: Whether a shape that was not seen before needs no compilation.
+        sizes_may_vary: Whether a program is made for more than one value of these sizes, as an
+            exported one is: no choice may depend on them.
         has_float64: Whether there is float64 now; `xp.float64` is float32 if not.
         is_recording: Whether what is computed now can be differentiated later.
-        outlives: Whether what is computed now can be used again after it was differentiated. Not
-            if a backward pass frees what it went through, or belongs to a tape.
+        survives_backward: Whether what is computed now can be used again after it was
+            differentiated. Not if a backward pass frees what it went through, or belongs to a tape.
         copy: The same values in memory of their own, differentiable; the array itself where none
             can be changed in place.
         read: `(x, name)` returns the array to compute with for an argument: what a variable holds.
@@ -101,12 +101,12 @@ class Wiring:
         sums_over_others: `(exponentials, gap, cut, w, offset)` is that of `_kernels.recurrence`
             for the `gates` of these gaps, differentiable. None where it is made of scans.
         native: The `NativeProducts` of the framework. None if it cannot be given them.
-        is_plain: Whether the native kernel can read these arrays and its derivatives will do
+        native_can_read: Whether the native kernel can read these arrays and its derivatives will do
             (no forward mode, no vmap).
         logsumexp: `(x, axis)` gives log(sum(exp(x))); x may hold -inf.
         cumulative_sum: `(x, axis)` as in the standard, in a form that a compiler can trace.
         normal_cdf: The distribution function of the standard normal distribution.
-        host: `(function, x)` calls a function of `_kernels.on_cpu`, which maps a NumPy array
+        call_on_cpu: `(function, x)` calls a function of `_kernels.on_cpu`, which maps a NumPy array
             (..., k, n) of float64 to indices (..., n), on whatever array or tracer x is.
         random_source: What the framework's source of random numbers is called, "generator" or
             "key".
@@ -125,11 +125,11 @@ class Wiring:
     take_along_axis: Callable[[Array, Array, int], Array]
     add_along_axis: Callable[[Array, Array, int], Array]
     matmul: Callable[[Array, Array], Array]
-    is_plain: Callable[..., bool]
+    native_can_read: Callable[..., bool]
     logsumexp: Callable[[Array, int], Array]
     cumulative_sum: Callable[[Array, int], Array]
     normal_cdf: Callable[[Array], Array]
-    host: Callable[[Callable[[numpy.ndarray], numpy.ndarray], Array], Array]
+    call_on_cpu: Callable[[Callable[[numpy.ndarray], numpy.ndarray], Array], Array]
     gumbel: Callable[[tuple[int, ...], Array, Any], Array]
     cumulative_logsumexp: Callable[[Array, int], Array]
     by_parts: Callable[[Callable[[Array], Array], Array, int, int], Array]
@@ -140,10 +140,10 @@ class Wiring:
     checkpoint: Callable[..., Array] = lambda function, *arrays: function(*arrays)
     fuses: Callable[[], bool] = lambda: False
     trace: Callable[[], object] = lambda: None
-    varied_shapes: bool = True
-    is_open: Callable[[Sequence[int]], bool] = lambda sizes: False
+    new_shapes_are_cheap: bool = True
+    sizes_may_vary: Callable[[Sequence[int]], bool] = lambda sizes: False
     has_float64: Callable[[], bool] = lambda: True
-    outlives: Callable[[], bool] = lambda: True
+    survives_backward: Callable[[], bool] = lambda: True
     copy: Callable[[Array], Array] = lambda x: x
     read: Callable[[Array, str], Array] | None = None
     random_source: str = "generator"
@@ -162,7 +162,7 @@ def _numpy_add_along_axis(x: numpy.ndarray, index: numpy.ndarray, n: int) -> num
     return total.reshape(*batch, n, x.shape[-1])
 
 
-def _numpy_is_plain(*arrays: Any) -> bool:
+def _numpy_native_can_read(*arrays: Any) -> bool:
     # Not other byte orders, and not longdouble.
     plain = (numpy.dtype(numpy.float32), numpy.dtype(numpy.float64))
     return all(x.dtype in plain for x in arrays if isinstance(x, numpy.ndarray))
@@ -197,12 +197,12 @@ NUMPY = Wiring(
     take_along_axis=numpy.take_along_axis,
     add_along_axis=_numpy_add_along_axis,
     matmul=numpy.matmul,
-    is_plain=_numpy_is_plain,
+    native_can_read=_numpy_native_can_read,
     copy=numpy.copy,
     logsumexp=scipy.special.logsumexp,
     cumulative_sum=numpy.cumsum,
     normal_cdf=scipy.special.ndtr,
-    host=lambda function, x: function(x),
+    call_on_cpu=lambda function, x: function(x),
     gumbel=_numpy_gumbel,
     cumulative_logsumexp=_numpy_cumulative_logsumexp,
     by_parts=joined_parts(numpy.concatenate, lambda function, part: function(part)),

@@ -52,13 +52,13 @@ def automatic(spec: KernelSpec | RowSoftmax, scores: SortedScores) -> str:
 
 
 def _automatic_arrays(spec: KernelSpec | RowSoftmax, scores: SortedScores) -> str:
-    is_open = scores.wiring.is_open(scores.shape)
-    if not is_open and math.prod(scores.shape) * scores.shape[-1] <= DENSE_ENTRIES:
+    sizes_may_vary = scores.wiring.sizes_may_vary(scores.shape)
+    if not sizes_may_vary and math.prod(scores.shape) * scores.shape[-1] <= DENSE_ENTRIES:
         return "dense"
     if serves("portable", spec, scores):
         return "portable"
     # Tiles are cut for sizes that are known.
-    return "dense" if is_open else "tiled"
+    return "dense" if sizes_may_vary else "tiled"
 
 
 def serves(name: str, spec: KernelSpec | RowSoftmax, scores: SortedScores) -> bool:

@@ -165,7 +165,7 @@ class Balance:
         def reduce(potential: Array) -> Array:
             return self.wiring.logsumexp(logits + potential, axis)
 
-        if self.wiring.is_open(logits.shape) or math.prod(logits.shape) <= _STORED_ENTRIES:
+        if self.wiring.sizes_may_vary(logits.shape) or math.prod(logits.shape) <= _STORED_ENTRIES:
             return reduce(potential)
         return self.wiring.checkpoint(reduce, potential)
 

@@ -85,7 +85,7 @@ class Native(ScoresOperator):
         scores = self.scores
         if scores.native_rows is None:
             return False
-        return self.wiring.is_plain(scores.scores, values, self.scale)
+        return self.wiring.native_can_read(scores.scores, values, self.scale)
 
     def _product(self, call: Call, values: Array | None) -> Array:
         """Return a product for values (..., n, f) of any batch that fits that of the scores."""
@@ -131,7 +131,7 @@ class Native(ScoresOperator):
         """Tell whether to compute these rows alone, if that takes no more memory than a tile."""
         if rows is None or not self.formula.few_rows_are_cheaper:
             return False
-        if self.wiring.is_open(self.shape):
+        if self.wiring.sizes_may_vary(self.shape):
             return False
         few = rows.shape[-1]
         return few * FEW <= self.shape[-1] and few <= rows_of_a_tile(self.shape)

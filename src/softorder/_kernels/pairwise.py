@@ -1,4 +1,4 @@
-"""Ranks from contests between pairs of items: expected ranks, and their whole distribution.
+"""Ranks from comparisons between pairs of items: expected ranks, and their whole distribution.
 
 An item beats another with a probability that grows with the difference of their scores; its rank
 is one more than the number of items that beat it. All sums are in float64.
@@ -31,15 +31,16 @@ def expected_ranks(scores: SortedScores, beats: Callable[[Array], Array], scale:
         beats: The chance that an item wins, as a function of the scaled difference; 1/2 at 0.
         scale: What differences are divided by: a number, or an array (..., 1).
     """
-    contests = Contests(scores, scale)
+    comparisons = Comparisons(scores, scale)
     xp = scores.wiring.xp
 
     def ranks(rows: Array) -> Array:
-        chances = xp.where(contests.in_other_blocks(rows), 0.0, beats(contests.differences(rows)))
+        chances = beats(comparisons.differences(rows))
+        chances = xp.where(comparisons.in_other_blocks(rows), 0.0, chances)
         # An item does not meet itself: its chance of 1/2 is taken from the 1.
         return 0.5 + xp.sum(chances, axis=-1)
 
-    return by_parts(scores.wiring, ranks, contests.every, math.prod(scores.shape), axis=-1)
+    return by_parts(scores.wiring, ranks, comparisons.every, math.prod(scores.shape), axis=-1)
 
 
 def rank_distribution(
@@ -47,7 +48,7 @@ def rank_distribution(
 ) -> Array:
     r"""Return the probability of each position for each item, (..., n, n): positions x items.
 
-    Given the item's own noise z, its contests are independent, each lost with the probability
+    Given the item's own noise z, its comparisons are independent, each lost with the probability
     Phi((x_p - x_i) / scale - z): the number of losses has a Poisson-binomial distribution, which
     is averaged over z. O(nodes n^3) time, O(n^2) memory.
 
@@ -57,28 +58,28 @@ def rank_distribution(
         weights: Of the quadrature; they sum to 1.
         scale: The standard deviation of the noise: a number, or an array (..., 1).
     """
-    contests = Contests(scores, scale)
+    comparisons = Comparisons(scores, scale)
     wiring, xp, n = scores.wiring, scores.wiring.xp, scores.shape[-1]
     like = {"dtype": xp.float64, "device": scores.device}
     z, weight = xp.asarray(nodes, **like)[:, None], xp.asarray(weights, **like)[:, None]
 
     def losses(rows: Array, z: Array, weight: Array) -> Array:
         """Return a part of the distribution of the number of losses at `rows`, (..., k, n)."""
-        none = contests.in_other_blocks(rows) | (rows[:, None] == contests.every)
-        chances = wiring.normal_cdf(contests.differences(rows)[..., None, :] - z)
+        none = comparisons.in_other_blocks(rows) | (rows[:, None] == comparisons.every)
+        chances = wiring.normal_cdf(comparisons.differences(rows)[..., None, :] - z)
         chances = xp.where(none[..., None, :], 0.0, chances)
         return xp.sum(weight * count_losses(wiring, chances), axis=-2)
 
     # All steps of `count_losses` are kept for the backward pass of a part.
     each = math.prod(scores.shape) * n
-    parts = [slice(None)] if wiring.is_open((each,)) else _slices(len(nodes), each)
+    parts = [slice(None)] if wiring.sizes_may_vary((each,)) else _slices(len(nodes), each)
 
     def distribution(rows: Array) -> Array:
         if len(parts) == 1:
             return losses(rows, z, weight)
         return sum(wiring.checkpoint(losses, rows, z[part], weight[part]) for part in parts)
 
-    every = by_parts(wiring, distribution, contests.every, each * len(nodes), axis=-2)
+    every = by_parts(wiring, distribution, comparisons.every, each * len(nodes), axis=-2)
     # Exactly a distribution, whatever the rounding of the weights.
     return _place(scores, every / xp.sum(every, axis=-1, keepdims=True))
 
@@ -89,7 +90,7 @@ def _slices(count: int, each: int) -> list[slice]:
     return [slice(start, start + height) for start in range(0, count, height)]
 
 
-class Contests:
+class Comparisons:
     """All pairs of positions, a few rows at a time."""
 
     def __init__(self, scores: SortedScores, scale: Any, far: float = _FAR) -> None:
@@ -128,7 +129,7 @@ def by_parts(
         axis: Where the rows are in its result.
     """
     height = max(1, TILE // max(1, each))
-    if wiring.is_open((each, *rows.shape)) or rows.shape[0] <= height:
+    if wiring.sizes_may_vary((each, *rows.shape)) or rows.shape[0] <= height:
         return function(rows)
     return wiring.by_parts(function, rows, height, axis)
 

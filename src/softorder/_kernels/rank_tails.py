@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from softorder._array import Array, Wiring, arange_like, take_along
-from softorder._kernels.pairwise import Contests, by_parts, count_losses
+from softorder._kernels.pairwise import Comparisons, by_parts, count_losses
 from softorder._kernels.scores import SortedScores, pick
 
 # The trapezoidal rule in u, where z = peak + width STRETCH sinh(u / STRETCH): steps are finest at
@@ -39,7 +39,7 @@ def log_rank_probability(scores: SortedScores, item: Array, losses: Array, scale
     if n == 0:
         return xp.astype(item, xp.float64)
     # The squares of all differences together must not overflow.
-    contests = Contests(scores, scale, 1e-3 * math.sqrt(float(xp.finfo(xp.float64).max)))
+    comparisons = Comparisons(scores, scale, 1e-3 * math.sqrt(float(xp.finfo(xp.float64).max)))
     begin = pick(wiring, scores.spans()[0], item)
     nodes, log_weights = (
         xp.asarray(x, dtype=xp.float64, device=scores.device) for x in _quadrature(n)
@@ -47,10 +47,10 @@ def log_rank_probability(scores: SortedScores, item: Array, losses: Array, scale
 
     def part(pairs: Array) -> Array:
         here, first, lost = (pick(wiring, x, pairs)[..., None] for x in (item, begin, losses))
-        meets = ~contests.in_other_blocks(here[..., 0]) & (contests.every != here)
-        number = contests.every - first - xp.astype(contests.every > here, xp.int64)
+        meets = ~comparisons.in_other_blocks(here[..., 0]) & (comparisons.every != here)
+        number = comparisons.every - first - xp.astype(comparisons.every > here, xp.int64)
         above, below = meets & (number < lost), meets & (number >= lost)
-        gaps = contests.differences(here[..., 0])
+        gaps = comparisons.differences(here[..., 0])
         peak, width = _find_peak(wiring, wiring.stop_gradient(gaps), above, below)
         z = peak[..., None] + width[..., None] * nodes
         f = _log_integrand(wiring, gaps, z, above, below)

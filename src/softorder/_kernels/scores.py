@@ -50,7 +50,7 @@ def sort_scores(wiring: Wiring, scores: Array, valid: Array | None) -> SortedSco
 def _native_sorts(wiring: Wiring, scores: Array) -> bool:
     if not is_built() or wiring.native is None or chosen_kernel() not in (None, "native"):
         return False
-    return wiring.is_on_cpu(scores) and wiring.is_plain(scores)
+    return wiring.is_on_cpu(scores) and wiring.native_can_read(scores)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -186,7 +186,9 @@ class Tiled(ScoresOperator):
         """
         wiring, scores, closeness = self.wiring, self.scores, self.closeness
         xp = wiring.xp
-        if closeness is None or not (wiring.varied_shapes and wiring.is_concrete(scores.scores)):
+        if closeness is None or not wiring.new_shapes_are_cheap:
+            return None
+        if not wiring.is_concrete(scores.scores):
             return None
         info = xp.finfo(scores.dtype)
         # exp of less than this is 0 in the dtype that the rows are computed in.

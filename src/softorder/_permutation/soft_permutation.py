@@ -88,7 +88,7 @@ class SoftPermutation(MatrixLike):
         self._built: Operator | None = matrix
         self._renew: Callable[[], Operator] = renew
         self._is_used = False
-        self._trace: object = None
+        self._trace: object = matrix.wiring.trace()
         self._dim = dim
         self._scores = scores
         self._recipe = recipe
@@ -138,14 +138,14 @@ class SoftPermutation(MatrixLike):
             return operator
         return self._built
 
-    def _use(self) -> Operator:
+    def _fresh_operator(self) -> Operator:
         """Return the operator for one product, which can then be differentiated by itself.
 
         Operators keep what products have in common. A backward pass through one product would free
         that for the others: each has an operator of its own, except for the order.
         """
         operator = self._operator
-        if operator.wiring.outlives():
+        if operator.wiring.survives_backward():
             return operator
         if self._is_used:
             operator = self._built = self._renew()
@@ -187,7 +187,7 @@ class SoftPermutation(MatrixLike):
     @property
     def sorted(self) -> Array:
         """The exact sort of the scores, decreasing, along their own `dim`; 0 where masked."""
-        return self._along_dim(self._cast(self._use().sorted()))
+        return self._along_dim(self._cast(self._fresh_operator().sorted()))
 
     @property
     def T(self) -> TransposedPermutation:
@@ -221,7 +221,9 @@ class SoftPermutation(MatrixLike):
         """
         index = row_index(self._operator, rows)
         n = self.shape[-1]
-        y = self._permute(x, dim, n, self._keep_items, lambda v: self._use().apply(v, index))
+        y = self._permute(
+            x, dim, n, self._clear_masked, lambda v: self._fresh_operator().apply(v, index)
+        )
         if not is_single(rows):
             return y
         return self._operator.wiring.xp.squeeze(y, axis=_checks.check_dim(dim, x.ndim))
@@ -240,18 +242,18 @@ class SoftPermutation(MatrixLike):
             >>> so.SoftSort(0.1)(np.array([2.0, 5.0, 4.0])).sort_scores()
             array([4.9999546 , 4.00004539, 2.        ])
         """
-        y = self._use().sort_scores(flip=flip)
+        y = self._fresh_operator().sort_scores(flip=flip)
         if y is None:
             return (self.flip() if flip else self).apply(self._scores, self._dim)
         return self._along_dim(self._cast(y))
 
     def matrix(self) -> Array:
         """Build the dense matrix, (..., n, n): positions and items are the last two dimensions."""
-        return self._cast(self._use().rows())
+        return self._cast(self._fresh_operator().rows())
 
     def log_matrix(self) -> Array:
         """Build log P, (..., n, n), accurate where P underflows; -inf where P is zero."""
-        return self._cast(self._use().log_rows())
+        return self._cast(self._fresh_operator().log_rows())
 
     def rows(self, i: Any) -> Array:
         """Build the rows i alone.
@@ -263,7 +265,7 @@ class SoftPermutation(MatrixLike):
         Returns:
             (..., k, n), or (..., n) for an int.
         """
-        block = self._cast(self._use().rows(row_index(self._operator, i)))
+        block = self._cast(self._fresh_operator().rows(row_index(self._operator, i)))
         return block[..., 0, :] if is_single(i) else block
 
     def log_prob(self, permutation: Array) -> Array:
@@ -291,11 +293,11 @@ class SoftPermutation(MatrixLike):
         concrete = wiring.is_concrete(permutation)
         _checks.check_permutation(wiring.xp, permutation, n, batch, concrete)
         permutation = wiring.xp.astype(permutation, wiring.xp.int64)
-        return self._cast(self._use().log_prob(permutation))
+        return self._cast(self._fresh_operator().log_prob(permutation))
 
     def entropy(self) -> Array:
         """Return the entropy of each row (in nats), along the scores' own `dim`; 0 when hard."""
-        return self._along_dim(self._cast(self._use().entropy()))
+        return self._along_dim(self._cast(self._fresh_operator().entropy()))
 
     def marginal_error(self) -> Array:
         """Return how far P is from doubly stochastic: the largest error of a row or column sum.
@@ -311,11 +313,11 @@ class SoftPermutation(MatrixLike):
             >>> float(so.SoftSort(1.0)(np.array([2.0, 5.0, 4.0])).marginal_error().round(2))
             0.04
         """
-        operator = self._use()
+        operator = self._fresh_operator()
         xp, valid = operator.wiring.xp, operator.valid
         ones = xp.ones(operator.shape, dtype=self._wide_dtype, device=device_of(self._scores))
         items = ones if valid is None else xp.where(valid, ones, 0.0)
-        positions = self._keep_positions(ones[..., None])
+        positions = self._clear_padding(ones[..., None])
         rows = operator.apply(items[..., None]) - positions
         columns = operator.apply_transposed(positions) - items[..., None]
         none = xp.zeros((*self.shape[:-2], 1, 1), dtype=rows.dtype, device=device_of(self._scores))
@@ -350,7 +352,7 @@ class SoftPermutation(MatrixLike):
 
     def _with(self, view: Callable[[Operator], Operator], name: str) -> SoftPermutation:
         """Return a permutation like this one, with a view of its matrix; a method has that name."""
-        matrix, recipe, renew = view(self._use()), self._recipe, self._renew
+        matrix, recipe, renew = view(self._fresh_operator()), self._recipe, self._renew
         return SoftPermutation(
             matrix,
             lambda: view(renew()),
@@ -364,7 +366,7 @@ class SoftPermutation(MatrixLike):
         return wide_dtype(self._operator.wiring.xp, self._dtype)
 
     def _matmul(self, v: Array) -> Array:
-        return self._multiply(v, self._keep_items, lambda v: self._use().apply(v))
+        return self._multiply(v, self._clear_masked, lambda v: self._fresh_operator().apply(v))
 
     def _multiply(self, v: Array, keep: _Step, product: _Step) -> Array:
         """Apply a product of the kernels under the rules of matmul."""
@@ -408,12 +410,12 @@ class SoftPermutation(MatrixLike):
         _checks.check_floating(xp, x, name)
         return widen(xp, x), promote(xp, self._dtype, x.dtype)
 
-    def _keep_items(self, v: Array) -> Array:
+    def _clear_masked(self, v: Array) -> Array:
         """Clear what v holds for masked items, NaN included."""
         valid = self._operator.valid
         return v if valid is None else self._operator.wiring.xp.where(valid[..., None], v, 0.0)
 
-    def _keep_positions(self, u: Array, rows: Array | None = None) -> Array:
+    def _clear_padding(self, u: Array, rows: Array | None = None) -> Array:
         """Clear what u holds for positions past the number of valid items."""
         valid = self._operator.valid
         if valid is None:

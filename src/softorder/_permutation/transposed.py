@@ -47,8 +47,8 @@ class TransposedPermutation(MatrixLike):
             u,
             dim,
             P.shape[-1] if index is None else index.shape[-1],
-            lambda v: P._keep_positions(v, index),
-            lambda u: P._use().apply_transposed(u, index),
+            lambda v: P._clear_padding(v, index),
+            lambda u: P._fresh_operator().apply_transposed(u, index),
         )
 
     def matrix(self) -> Array:
@@ -61,4 +61,4 @@ class TransposedPermutation(MatrixLike):
 
     def _matmul(self, v: Array) -> Array:
         P = self._permutation
-        return P._multiply(v, P._keep_positions, lambda u: P._use().apply_transposed(u))
+        return P._multiply(v, P._clear_padding, lambda u: P._fresh_operator().apply_transposed(u))

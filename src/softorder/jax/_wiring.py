@@ -30,12 +30,13 @@ except ImportError:  # before JAX 0.10
 _pytrees.register()
 
 
-def _trace() -> object:
-    return get_opaque_trace_state(convention="nnx")
-
-
 with jax.ensure_compile_time_eval():
-    _EAGER = _trace()
+    _EAGER = get_opaque_trace_state(convention="nnx")
+
+
+def _trace() -> object:
+    trace = get_opaque_trace_state(convention="nnx")
+    return None if trace == _EAGER else trace
 
 
 def _is_concrete(x: Array) -> bool:
@@ -45,7 +46,7 @@ def _is_concrete(x: Array) -> bool:
     """
     if isinstance(x, Tracer) or not _is_on_cpu(x):
         return False
-    return _trace() == _EAGER or not isinstance(jax.lax.neg(numpy.float32(0)), Tracer)
+    return _trace() is None or not isinstance(jax.lax.neg(numpy.float32(0)), Tracer)
 
 
 def _is_on_cpu(x: Array) -> bool:
@@ -53,7 +54,7 @@ def _is_on_cpu(x: Array) -> bool:
     return isinstance(x, Tracer) or all(device.platform == "cpu" for device in x.devices())
 
 
-def _is_plain(*arrays: Any) -> bool:
+def _native_can_read(*arrays: Any) -> bool:
     return all(x.dtype in (jnp.float32, jnp.float64) for x in arrays if isinstance(x, Array))
 
 
@@ -164,18 +165,18 @@ JAX = Wiring(
     add_along_axis=_add_along_axis,
     matmul=functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST),
     checkpoint=lambda function, *arrays: jax.checkpoint(function)(*arrays),
-    is_plain=_is_plain,
+    native_can_read=_native_can_read,
     logsumexp=jax.scipy.special.logsumexp,
     cumulative_sum=jnp.cumsum,
     normal_cdf=lambda x: 0.5 * jax.scipy.special.erfc(-math.sqrt(0.5) * x),
-    host=_host,
+    call_on_cpu=_host,
     gumbel=_gumbel,
     cumulative_logsumexp=_cumulative_logsumexp,
     by_parts=_by_parts,
     fold=_fold,
     cond=_cond,
     trace=_trace,
-    varied_shapes=False,
+    new_shapes_are_cheap=False,
     has_float64=has_float64,
     random_source="key",
     scan=_scan,

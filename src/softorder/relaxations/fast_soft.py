@@ -114,13 +114,13 @@ class _Pool:
     """One regularization.
 
     Attributes:
-        host: Finds the pools of a regression: `_kernels.isotonic`.
+        pools: Finds the pools of a regression: `_kernels.isotonic`.
         reduce: The value of each pool, at each position, `(scores, x, first)`, for x whose first
             of each pool is 0 and the others below.
         of_logs: Whether ranks enter the regression as logarithms.
     """
 
-    host: Callable[[Any], Any]
+    call_on_cpu: Callable[[Any], Any]
     reduce: Callable[[SortedScores, Array, Array], Array]
     of_logs: bool
 
@@ -136,7 +136,7 @@ class _Pool:
         xp = scores.wiring.xp
         a, b = (xp.broadcast_to(x, scores.shape) for x in (a, b))
         marks = xp.broadcast_to(xp.astype(begins, xp.float64), scores.shape)
-        return scores.wiring.host(self.host, xp.stack([a, b, marks], axis=-2))
+        return scores.wiring.call_on_cpu(self.pools, xp.stack([a, b, marks], axis=-2))
 
     def mean(self, scores: SortedScores, x: Array, first: Array) -> Array:
         """Return the value of each pool, at each position."""

@@ -201,7 +201,7 @@ def _groups(scores: SortedScores, targets: Any) -> tuple[Array, int]:
     group = scores.wiring.cumulative_sum(xp.astype(begins, xp.int64), -1) - 1
     # One more for each kind of block. There may be more numbers than groups.
     most = number + 4
-    return group, most if scores.wiring.is_open((n,)) else min(n, most)
+    return group, most if scores.wiring.sizes_may_vary((n,)) else min(n, most)
 
 
 def _positions(scores: SortedScores) -> Array:

@@ -149,7 +149,7 @@ class _Matching(RowOperator):
 
     @property
     def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.wiring.host(assign, self.logits)
+        return self.wiring.call_on_cpu(assign, self.logits)
 
     @property
     def shape(self) -> tuple[int, ...]:

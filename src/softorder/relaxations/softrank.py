@@ -30,7 +30,7 @@ class SoftRank(WithTau, PermutationRelaxation, RankRelaxation):
     .. math:: E[\mathrm{rank}_i] = 1 + \sum_{j \ne i} \Phi((s_j - s_i) / \sqrt{2 \tau})
 
     P[r, i] is the probability that item i is the r-th largest when each score has noise of its
-    own. It is doubly stochastic, and exact: given an item's own noise its contests are
+    own. It is doubly stochastic, and exact: given an item's own noise its comparisons are
     independent, and its noise is integrated over by quadrature (to about 1e-12). `log_prob` and
     `log_matrix` are right however small a probability is. `rank` costs O(n^2) time and O(n)
     memory, P and `log_prob` about O(n^3) time, `log_matrix` O(n^4).
@@ -61,7 +61,7 @@ class SoftRank(WithTau, PermutationRelaxation, RankRelaxation):
         return expected_ranks(scores, scores.wiring.normal_cdf, scale)
 
     def recursion(self, scores: Array, *, dim: int = -1, mask: Array | None = None) -> Array:
-        """Return the paper's own approximation of P, which takes all contests as independent.
+        """Return the paper's own approximation of P, which takes all comparisons as independent.
 
         Its columns sum to 1, its rows do not: of three equal items, each has the ranks 1, 2, 3 with
         the probabilities 1/4, 1/2, 1/4. O(n^3) time.

@@ -24,7 +24,7 @@ from softorder._kernels.definitions import define
 from softorder._kernels.products import Call
 from softorder._kernels.scan import chunked_scan, scan_gradient, shift
 from softorder._kernels.scores import SortedRows
-from softorder.torch._tracing import is_plain, is_tracing, is_transformed
+from softorder.torch._tracing import is_tracing, is_transformed, native_can_read
 
 # torch.concat, which is torch.cat, lacks the rule for a batch of gradients (is_grads_batched).
 _NAMESPACE = SimpleNamespace(**{**vars(xp), "concat": lambda x, axis: torch.cat(x, axis)})
@@ -213,7 +213,7 @@ class _Product(_SingleLevelFunction):
         scores, values, scale = ctx.saved_tensors
         scale = ctx.number if scale is None else scale
         wanted = ctx.needs_input_grad[:3]
-        if torch.is_grad_enabled() or not is_plain(g):
+        if torch.is_grad_enabled() or not native_can_read(g):
             to = _gradients_with_graph(ctx.call, ctx.rows, (scores, values, scale), wanted, g)
         elif is_tracing():
             operands = _operands(scores, scale, ctx.rows)

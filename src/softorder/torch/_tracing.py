@@ -33,7 +33,7 @@ def is_tracing() -> bool:
 _is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 
 
-def is_open(sizes: Sequence[int]) -> bool:
+def sizes_may_vary(sizes: Sequence[int]) -> bool:
     """Tell whether a program is exported in which these sizes may vary."""
     return _is_exporting() and any(isinstance(size, torch.SymInt) for size in sizes)
 
@@ -54,12 +54,13 @@ def is_concrete(x: torch.Tensor) -> bool:
     return x.device.type == "cpu" and has_values(x)
 
 
-def is_inferring() -> bool:
-    """Tell whether tensors are made now that cannot be part of a graph later."""
-    return not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
+def trace() -> object:
+    """Return what tells inference mode, whose tensors cannot be part of a graph, from None."""
+    is_inferring = not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
+    return "inference" if is_inferring else None
 
 
-def outlives() -> bool:
+def survives_backward() -> bool:
     """Tell whether no backward pass will free what is computed now: a compiler has one for all.
 
     Not by whether gradients are enabled: a view that is made without them may be used with them.
@@ -77,7 +78,7 @@ def is_transformed() -> bool:
     return _has_level() or forward_ad._current_level >= 0
 
 
-def is_plain(*arrays: object) -> bool:
+def native_can_read(*arrays: object) -> bool:
     """Tell whether the native kernel can read these tensors, and first derivatives will do.
 
     What is no tensor is passed over. While a compiler traces, what it will run counts.

@@ -14,7 +14,7 @@ from softorder._array import Wiring, joined_parts
 from softorder._kernels.scan import cumulative_logsumexp
 from softorder.torch import _tracing
 from softorder.torch._autograd import NativeProducts, scan
-from softorder.torch._host import host
+from softorder.torch._on_cpu import call_on_cpu
 
 
 def _read(x: torch.Tensor, name: str) -> torch.Tensor:
@@ -107,15 +107,15 @@ TORCH = Wiring(
     add_along_axis=_add_along_axis,
     matmul=_matmul,
     checkpoint=_checkpoint,
-    is_plain=_tracing.is_plain,
-    trace=_tracing.is_inferring,
-    outlives=_tracing.outlives,
+    native_can_read=_tracing.native_can_read,
+    trace=_tracing.trace,
+    survives_backward=_tracing.survives_backward,
     copy=torch.clone,
     logsumexp=torch.logsumexp,
     cumulative_sum=torch.cumsum,
     # Not torch.special.ndtr, which has no second derivative in forward mode.
     normal_cdf=lambda x: 0.5 * torch.erfc(-math.sqrt(0.5) * x),
-    host=host,
+    call_on_cpu=call_on_cpu,
     gumbel=_gumbel,
     cumulative_logsumexp=_cumulative_logsumexp,
     by_parts=joined_parts(torch.cat, _checkpoint),
@@ -123,5 +123,5 @@ TORCH = Wiring(
     fuses=torch.compiler.is_compiling,
     scan=scan,
     native=NativeProducts(),
-    is_open=_tracing.is_open,
+    sizes_may_vary=_tracing.sizes_may_vary,
 )

@@ -10,27 +10,27 @@ import torch
 from torch import Tensor
 
 from softorder._kernels.on_cpu import FUNCTIONS
-from softorder.torch._tracing import is_plain, is_tracing
+from softorder.torch._tracing import is_tracing, native_can_read
 
 
-def host(function: Callable[[numpy.ndarray], numpy.ndarray], x: Tensor) -> Tensor:
+def call_on_cpu(function: Callable[[numpy.ndarray], numpy.ndarray], x: Tensor) -> Tensor:
     """Return function(x), (..., n) indices from (..., k, n) of float64."""
     x = x.detach()
-    if not is_tracing() and is_plain(x):
+    if not is_tracing() and native_can_read(x):
         return torch.from_numpy(function(x.numpy()))
-    return _host_op(function.__name__, x)
+    return _call_on_cpu_op(function.__name__, x)
 
 
-@torch.library.custom_op("softorder::host", mutates_args=())
-def _host_op(name: str, x: Tensor) -> Tensor:
+@torch.library.custom_op("softorder::call_on_cpu", mutates_args=())
+def _call_on_cpu_op(name: str, x: Tensor) -> Tensor:
     return torch.from_numpy(FUNCTIONS[name](x.detach().cpu().numpy())).to(x.device)
 
 
-@_host_op.register_fake
+@_call_on_cpu_op.register_fake
 def _(name: str, x: Tensor) -> Tensor:
     return x.new_empty((*x.shape[:-2], x.shape[-1]), dtype=torch.int64)
 
 
-@_host_op.register_vmap
+@_call_on_cpu_op.register_vmap
 def _(info: Any, in_dims: Any, name: str, x: Tensor) -> tuple[Tensor, int]:
-    return _host_op(name, x.movedim(in_dims[1], 0)), 0
+    return _call_on_cpu_op(name, x.movedim(in_dims[1], 0)), 0
