@@ -10,6 +10,7 @@ from engines import (
     assert_alike,
     beside_dense,
     every_engine,
+    every_kernel,
     every_metric,
     make,
     needs_native,
@@ -198,14 +199,14 @@ def test_a_temperature_that_is_nan_spoils_its_own_row(metric):
     assert_close(y[[0, 2]], expected, GRADIENTS)
 
 
-@every_engine
-def test_values_near_the_largest_number_do_not_overflow(kernel, family):
+@every_kernel
+def test_values_near_the_largest_number_do_not_overflow(kernel):
     """A mean lies between its values, whatever their size."""
     x = torch.tensor([1.0, 2.0, 2.0], dtype=torch.float64)
     v = torch.tensor([1.5e308, -1.5e308, 1e308], dtype=torch.float64)
     with so.config(kernel=kernel):
-        y = make(family, 1.0)(x) @ v
-    assert_close(y, make(family, 1.0)(x) @ (v * 1e-10) * 1e10, VALUES)
+        y = so.SoftSort(1.0)(x) @ v
+    assert_close(y, so.SoftSort(1.0)(x) @ (v * 1e-10) * 1e10, VALUES)
 
 
 @every_engine
