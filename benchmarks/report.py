@@ -9,7 +9,7 @@ from benchmarks.cases import BACKWARD, FORWARD, Case, Shape, shape_name
 from benchmarks.checks import checks
 from benchmarks.registry import IMPLEMENTATIONS, select
 from benchmarks.results import Line, Results
-from softorder_experiments.speed import seconds
+from softorder_experiments.measuring import DISTURBANCE, format_seconds
 
 # The colours of Okabe and Ito, which the colour-blind can tell apart; markers say it again.
 STYLES = {
@@ -22,7 +22,6 @@ STYLES = {
 # More lines than these cannot be told apart.
 PICTURED = ("SoftSort", "torch.sort", "torchsort soft_sort")
 LINES = {"square": "--", "1.5": ":"}
-DISTURBANCE = 0.1
 
 
 def write_report(file: Path) -> str:
@@ -92,7 +91,7 @@ def _table(results: Results) -> str:
 def _time(line: Line | None) -> str:
     if line is None or line["outcome"] != "ok":
         return line["outcome"] if line else ""
-    return seconds(line["seconds"]["median"])
+    return format_seconds(line["seconds"]["median"])
 
 
 def _memory(line: Line | None) -> str:

@@ -229,7 +229,7 @@ def run_speed(
     point is measured up to three times while other processes disturb it, and then marked.
     """
     from softorder_experiments import speed
-    from softorder_experiments.isolation import Limits
+    from softorder_experiments.measuring import Limits
 
     given = {"memory_limit": int(memory_limit * 2**30)} if memory_limit else {}
     limits = Limits(time_limit, **given)
@@ -244,7 +244,7 @@ def run_speed(
     )
     console = PlainConsole()
     try:
-        records = speed.carry_out(points, out, limits, console, again=again)
+        records = speed.measure_points(points, out, limits, console, again=again)
     except KeyboardInterrupt:
         console.print("\nStopped; the same command resumes with the points that are left.")
         raise typer.Exit(_STOPPED_BY_USER) from None

@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 
 from softorder_experiments.errors import replace
+from softorder_experiments.measuring import DISTURBANCE, format_seconds, is_disturbed
 from softorder_experiments.printed import printed
 from softorder_experiments.report import measured_figures as measured
 from softorder_experiments.report import operator_figures as operators
@@ -24,17 +25,14 @@ from softorder_experiments.report.comparison import (
 )
 from softorder_experiments.runs import BadLine, Record, read_lines, read_records
 from softorder_experiments.speed import (
-    DISTURBANCE,
     FRAMEWORKS,
     METHODS,
     TASK,
     find_unknown_method,
     in_torch,
-    is_disturbed,
     is_usual,
     newest,
     ratios_of,
-    seconds,
     time_of,
 )
 
@@ -297,7 +295,7 @@ def _of_frameworks(records: Sequence[Record]) -> list[Table]:
                 (
                     Cell(METHODS[name].about),
                     Cell(f"{n:,}", n),
-                    *(Cell(seconds(time), time) for time in times),
+                    *(Cell(format_seconds(time), time) for time in times),
                     Cell(f"{ratio:.2g}", ratio, (here, there)),
                 )
             )
@@ -334,7 +332,7 @@ def _case(line: dict[str, Any] | None) -> Cell:
     if line["outcome"] != "ok":
         return Cell(line["outcome"])
     time = line["seconds"]["median"]
-    return Cell(seconds(time), time)
+    return Cell(format_seconds(time), time)
 
 
 def _of_runs(records: Sequence[Record]) -> Table:

@@ -8,21 +8,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
-from softorder_experiments.isolation import TOO_SLOW
+from softorder_experiments.measuring import DISTURBANCE, format_seconds, is_disturbed
 from softorder_experiments.printed import printed
 from softorder_experiments.record_forms import SPEED
 from softorder_experiments.runs import Record
 from softorder_experiments.speed.methods import METHODS
-
-# The share of the processors that other processes may take. Threads that wait for each other, while
-# others run in their place, take up to hundreds of times as long.
-DISTURBANCE = 0.1
-
-
-def is_disturbed(record: Record) -> bool:
-    """Tell whether other processes took so much of the processors that a time is too long."""
-    was_timed = record["outcome"] in ("ok", TOO_SLOW)
-    return was_timed and (record.get("other_work") or 0.0) > DISTURBANCE
 
 
 def show_speed(console: Console, records: Sequence[Record]) -> None:
@@ -79,14 +69,6 @@ def describe(record: Record) -> str:
     return f"{title:72} {time_of(record):>9} {_memory(record):>10}  Spearman {rho:.5f}"
 
 
-def seconds(value: float) -> str:
-    """Say a short time."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value / 1e-6:.3g} µs"
-
-
 def _table(title: str, records: Sequence[Record], cell: Callable[[Record], str]) -> Table:
     found = newest(records)
     sizes = sorted({n for _, n in found})
@@ -112,7 +94,7 @@ def _cell(record: Record | None, cell: Callable[[Record], str]) -> str:
 def time_of(record: Record) -> str:
     """Say the time of an epoch, or why there is none; marked if other processes disturbed it."""
     is_ok = record["outcome"] == "ok"
-    text = seconds(record["metrics"]["seconds_per_epoch"]) if is_ok else record["outcome"]
+    text = format_seconds(record["metrics"]["seconds_per_epoch"]) if is_ok else record["outcome"]
     return text + " *" * is_disturbed(record)
 
 
