@@ -14,7 +14,7 @@ from benchmarks.cases import Shape
 
 Operation: TypeAlias = Callable[[torch.Tensor, float], torch.Tensor]
 """Soft-sorted values, or soft ranks, of x (batch, n) at a temperature."""
-Places: TypeAlias = Callable[[torch.Tensor, float, torch.Tensor], torch.Tensor]
+ReferenceRows: TypeAlias = Callable[[torch.Tensor, float, torch.Tensor], torch.Tensor]
 """The same at some places only, positions or items: (batch, places)."""
 
 VERIFIED_SHAPES: tuple[Shape, ...] = ((20, 5), (3, 257), (2, 1030))
@@ -53,7 +53,7 @@ class Implementation:
     name: str
     family: str
     compute: Operation
-    reference: Places
+    reference: ReferenceRows
     tau: float
     verified_at: tuple[float, ...]
     up_to: Mapping[str, int]

@@ -47,7 +47,7 @@ def hard_sort(x: torch.Tensor, tau: float, rows: torch.Tensor) -> torch.Tensor:
     return _apply((place.unsqueeze(-2) == rows.unsqueeze(-1)).to(x.dtype), x)
 
 
-def contests(
+def pairwise_ranks(
     x: torch.Tensor,
     width: float,
     rows: torch.Tensor,
@@ -60,13 +60,13 @@ def contests(
 
 def softrank(x: torch.Tensor, tau: float, rows: torch.Tensor) -> torch.Tensor:
     """Rank by the mean rank under noise of variance tau in each score."""
-    return contests(x, math.sqrt(2 * tau), rows, torch.special.ndtr)
+    return pairwise_ranks(x, math.sqrt(2 * tau), rows, torch.special.ndtr)
 
 
 def softrank_sort(x: torch.Tensor, tau: float, rows: torch.Tensor) -> torch.Tensor:
     """Sort by the probabilities that an item, with noise of variance tau, is the r-th smallest.
 
-    Given its own noise, an item's contests are independent: the number of those it wins has the
+    Given its own noise, an item's comparisons are independent: the distribution of its wins has the
     coefficients of a product of linear factors. Its own noise is integrated over.
     """
     nodes, weights = np.polynomial.legendre.leggauss(160)

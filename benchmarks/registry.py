@@ -336,7 +336,7 @@ _ALL = (
         "softorder ApproximateRank",
         family="ApproximateRank",
         compute=_ranked_with(so.ApproximateRank),
-        reference=partial(references.contests, chance=torch.sigmoid),
+        reference=partial(references.pairwise_ranks, chance=torch.sigmoid),
         tau=0.1,
         verified_at=(0.01, 0.1, 10.0),
         up_to={BACKWARD: 10**4},

@@ -20,12 +20,12 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from softorder_experiments.config import Place
-from softorder_experiments.display import Display, Live
+from softorder_experiments.config import Execution
 from softorder_experiments.engine import Trainer, make_fabric
 from softorder_experiments.machine import describe
 from softorder_experiments.measuring import take_turns, time_call
 from softorder_experiments.memory import keep_freed_memory
+from softorder_experiments.progress_display import Display, LiveDisplay
 from softorder_experiments.runs import Run
 from softorder_experiments.tasks.sort import Sort, paper
 
@@ -63,9 +63,9 @@ def main() -> None:
     count = parser.parse_args().steps
     keep_freed_memory()  # as every run does
     task = Sort(paper({"n": 5}))
-    display = Live(Console(force_terminal=True, file=io.StringIO()), task.selection)
+    display = LiveDisplay(Console(force_terminal=True, file=io.StringIO()), task.selection)
     run = Run(Path(), "unused: no file is written")
-    trainer = Trainer(task, run, make_fabric(Place(accelerator="cpu"), "32-true"), display)
+    trainer = Trainer(task, run, make_fabric(Execution(accelerator="cpu"), "32-true"), display)
     with display:
         display.begin(0, task.steps_per_epoch, task.config.epochs)
         steps = {"engine": engine_step(trainer, display), "bare": bare_step(task)}

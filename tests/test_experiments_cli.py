@@ -17,7 +17,8 @@ import typer.main
 from typer.testing import CliRunner
 
 import frameworks
-from softorder_experiments import cli, entry, launch, speed, sweeps
+from softorder_experiments import __main__ as command_script
+from softorder_experiments import cli, launch, speed, sweeps
 from softorder_experiments.data import DATASETS
 from softorder_experiments.relaxations import RELAXATIONS
 from softorder_experiments.report import Report
@@ -71,13 +72,15 @@ def test_the_help_names_what_there_is():
 
 def test_the_examples_of_the_help_are_right(monkeypatch, tmp_path):
     carried = []
-    monkeypatch.setattr(cli, "_carry_out", lambda task, config, *_, **__: carried.append(task))
+    monkeypatch.setattr(cli.run, "run_config", lambda task, config, *_, **__: carried.append(task))
     swept = []
-    monkeypatch.setattr(sweeps, "carry_out_sweep", lambda sweep, *_: swept.append(sweep.name))
+    monkeypatch.setattr(sweeps, "run_sweep", lambda sweep, *_: swept.append(sweep.name))
     monkeypatch.setattr(sweeps, "show_dry_run", lambda _, sweep, __: swept.append(sweep.name))
     monkeypatch.setattr(sweeps.Sweep, "summarize", lambda self: [])
     timed = []
-    monkeypatch.setattr(speed, "carry_out", lambda points, *_, **__: timed.append(points) or [])
+    monkeypatch.setattr(
+        speed, "measure_points", lambda points, *_, **__: timed.append(points) or []
+    )
     monkeypatch.chdir(tmp_path)
     offline = [text for text in examples() if not text.startswith("softorder data get")]
     assert len(offline) >= 8
@@ -123,7 +126,7 @@ def test_a_run_from_its_start_to_its_files(tmp_path):
 
 def test_the_preset_follows_the_data(monkeypatch):
     carried = []
-    monkeypatch.setattr(cli, "_carry_out", lambda task, config, *_: carried.append(config))
+    monkeypatch.setattr(cli.run, "run_config", lambda task, config, *_: carried.append(config))
     softorder("run", "sort")
     softorder("run", "sort", "--data", "mnist", "--n", "9")
     softorder("run", "sort", "--data", "mnist", "--preset", "short", "--stochastic")
@@ -140,7 +143,7 @@ def test_list_names_everything():
 
 def test_embedded_data_needs_no_download():
     result = softorder("data", "get", "digits")
-    assert (result.exit_code, result.output.strip()) == (0, "digits is embedded")
+    assert (result.exit_code, result.output.strip()) == (0, "digits needs no download")
 
 
 def test_info_is_the_librarys():
@@ -165,7 +168,7 @@ def test_info_is_the_librarys():
         (["run", "sort", "--accelerator", "cpuu"], ["'cpuu' must be there"]),
         (["run", "sort", "--out", "{file}/out"], ["must be writable", "--out"]),
         (["resume", "nothing"], ["folder or name", "'nothing'"]),
-        (["show", "nowhere"], ["nowhere, which is not there"]),
+        (["show", "nowhere"], ["nowhere, which does not exist"]),
         (["data", "get", "emnist"], ["mean 'mnist'?"]),
     ],
 )
@@ -380,7 +383,7 @@ def test_a_stopped_run_has_the_exit_code_of_one(monkeypatch):
     def stop(*_, **__):
         raise launch.Stopped("Stopped; nothing is lost")
 
-    monkeypatch.setattr(launch, "carry_out", stop)
+    monkeypatch.setattr(launch, "run_task", stop)
     result = softorder("run", "sort")
     assert result.exit_code == 130
     assert "nothing is lost" in result.output
@@ -389,7 +392,7 @@ def test_a_stopped_run_has_the_exit_code_of_one(monkeypatch):
 def test_without_the_extra_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "typer" else 1)
     with pytest.raises(SystemExit) as stop:
-        entry.main()
+        command_script.main()
     assert 'pip install "softorder[experiments]"' in stop.value.code
     assert "(typer)" in stop.value.code
 

@@ -20,12 +20,12 @@ import torch
 from rich.console import Console
 
 from softorder_experiments import engine, machine, runs
-from softorder_experiments.config import Place, Training
-from softorder_experiments.display import Lines, Live, Silent
+from softorder_experiments.config import Execution, Training
 from softorder_experiments.engine import Interrupted, Trainer, make_fabric
 from softorder_experiments.errors import UserError
-from softorder_experiments.launch import Stopped, carry_out
-from softorder_experiments.record_forms import SCHEMA_VERSION
+from softorder_experiments.launch import Stopped, run_task
+from softorder_experiments.progress_display import LineDisplay, LiveDisplay, SilentDisplay
+from softorder_experiments.record_schema import SCHEMA_VERSION
 from softorder_experiments.runs import (
     Run,
     append_record,
@@ -56,7 +56,7 @@ A, B = (
     }
     for name in "ab"
 )
-CPU = Place(accelerator="cpu")
+CPU = Execution(accelerator="cpu")
 QUIET = Console(quiet=True)
 SAME = ("metrics", "curve", "best_epoch", "config", "seed")
 
@@ -123,7 +123,7 @@ def train(task, out, display=None, seconds=60.0):
     fabric = make_fabric(CPU, task.config.precision)
     run = run_of(task.name, task.config, out)
     run.create(task.name, task.config)
-    return Trainer(task, run, fabric, display or Silent(), seconds).fit()
+    return Trainer(task, run, fabric, display or SilentDisplay(), seconds).fit()
 
 
 def same(left, right):
@@ -160,7 +160,7 @@ def test_one_run_name_has_one_number_of_threads(tmp_path):
         with engine.limited_threads(ambient):
             for threads in (1, 2):
                 task = Toy(threads=threads, at_step=look)
-                _, record = carry_out(task, Place(str(tmp_path / str(ambient)), "cpu"), QUIET)
+                _, record = run_task(task, Execution(str(tmp_path / str(ambient)), "cpu"), QUIET)
                 assert seen.pop() == record["threads"] == record["config"]["threads"] == threads
                 records.setdefault(record["run"], []).append(record)
             assert torch.get_num_threads() == ambient
@@ -175,7 +175,7 @@ def test_a_measurement_has_the_threads_of_its_configuration(tmp_path):
     task = TASKS["pca"](configure("pca", None, {"components": 2}))
     task.evaluate = lambda *_: seen.append(blas_threads()) or {"accuracy": 0.5}
     with threadpoolctl.threadpool_limits(2, user_api="blas"):
-        carry_out(task, Place(str(tmp_path), "cpu"), QUIET)
+        run_task(task, Execution(str(tmp_path), "cpu"), QUIET)
     assert seen
     assert set().union(*seen) <= {1}
 
@@ -213,7 +213,7 @@ def test_training_learns_and_the_average_is_what_is_evaluated(tmp_path):
     run = run_of(task.name, task.config, tmp_path / "b")
     run.create(task.name, task.config)
     weights = []
-    trainer = Trainer(task, run, fabric, Silent())
+    trainer = Trainer(task, run, fabric, SilentDisplay())
     for step in range(1, 4):
         task.at_step[step] = lambda: weights.append(trainer._module[0].weight.detach().clone())
     trainer.fit()
@@ -244,7 +244,7 @@ def test_the_learning_rate_rises_and_falls():
     rates = []
     task = Toy(epochs=1, schedule="cosine", warmup=0.5)
     fabric = make_fabric(CPU, "32-true")
-    trainer = Trainer(task, Run(pathlib.Path("."), "none"), fabric, Silent())
+    trainer = Trainer(task, Run(pathlib.Path("."), "none"), fabric, SilentDisplay())
     for _ in range(4):
         trainer._step()
         rates.append(trainer._optimizer.param_groups[0]["lr"])
@@ -418,63 +418,63 @@ def test_a_run_is_found_by_name_beginning_or_folder(tmp_path):
 
 
 def test_a_finished_run_is_not_run_twice(tmp_path):
-    place = Place(out=str(tmp_path), accelerator="cpu")
-    first = carry_out(Toy(), place, QUIET)
+    execution = Execution(out=str(tmp_path), accelerator="cpu")
+    first = run_task(Toy(), execution, QUIET)
     broken = Toy(at_step={0: lambda: raise_(MemoryError())})
-    assert carry_out(broken, place, QUIET)[1]["metrics"] == first[1]["metrics"]
+    assert run_task(broken, execution, QUIET)[1]["metrics"] == first[1]["metrics"]
     with pytest.raises(MemoryError):
-        carry_out(broken, place, QUIET, again=True)
+        run_task(broken, execution, QUIET, again=True)
     assert len(read_records(tmp_path)) == 1
 
 
 def test_a_repeated_run_that_was_stopped_goes_on(tmp_path):
-    place = Place(out=str(tmp_path), accelerator="cpu")
-    _, first = carry_out(Toy(), place, QUIET)
+    execution = Execution(out=str(tmp_path), accelerator="cpu")
+    _, first = run_task(Toy(), execution, QUIET)
     stopping = Toy(at_step={5: lambda: os.kill(os.getpid(), signal.SIGINT)})
     with pytest.raises(Stopped):
-        carry_out(stopping, place, QUIET, again=True)
-    _, second = carry_out(Toy(), place, QUIET)
+        run_task(stopping, execution, QUIET, again=True)
+    _, second = run_task(Toy(), execution, QUIET)
     assert same(first, second)
     assert (first["resumed"], second["resumed"]) == (0, 1)
 
 
 def test_a_picture_that_cannot_be_written_is_drawn_when_the_run_goes_on(tmp_path):
-    task, place = Toy(), Place(out=str(tmp_path), accelerator="cpu")
-    picture = run_of(task.name, task.config, place.out).picture
+    task, execution = Toy(), Execution(out=str(tmp_path), accelerator="cpu")
+    picture = run_of(task.name, task.config, execution.out).picture
     picture.mkdir(parents=True)
     with pytest.raises(UserError, match=r"picture.png must be writable"):
-        carry_out(task, place, QUIET)
+        run_task(task, execution, QUIET)
     assert read_records(tmp_path) == []
     picture.rmdir()
-    carry_out(task, place, QUIET)
+    run_task(task, execution, QUIET)
     assert picture.read_text() == "a picture"
     assert len(read_records(tmp_path)) == 1
 
 
 def test_a_run_that_was_moved_is_the_same_run(tmp_path):
-    task, place = Toy(), Place(out=str(tmp_path / "a"), accelerator="cpu")
+    task, execution = Toy(), Execution(out=str(tmp_path / "a"), accelerator="cpu")
     task.at_step[5] = lambda: os.kill(os.getpid(), signal.SIGINT)
     with pytest.raises(Stopped):
-        carry_out(task, place, QUIET)
+        run_task(task, execution, QUIET)
     moved = tmp_path / "b" / "runs" / "mine"
     moved.parent.mkdir(parents=True)
-    run_of(task.name, task.config, place.out).folder.rename(moved)
+    run_of(task.name, task.config, execution.out).folder.rename(moved)
     run = find_run(tmp_path, str(moved))
-    _, record = carry_out(Toy(), place, QUIET, run=run)
+    _, record = run_task(Toy(), execution, QUIET, run=run)
     assert (record["run"], record["resumed"]) == ("mine", 1)
     assert read_records(tmp_path / "b")
 
 
 def test_a_checkpoint_of_another_version_is_not_taken(tmp_path, monkeypatch):
-    task, place = Toy(), Place(out=str(tmp_path), accelerator="cpu")
-    carry_out(task, place, QUIET)
+    task, execution = Toy(), Execution(out=str(tmp_path), accelerator="cpu")
+    run_task(task, execution, QUIET)
     monkeypatch.setattr(runs, "CHECKPOINT_VERSION", 3)
     with pytest.raises(UserError, match="must be of version 3; got version 2"):
-        run_of(task.name, task.config, place.out).load()
+        run_of(task.name, task.config, execution.out).load()
 
 
 def test_weights_that_diverge_are_an_error_before_the_checkpoint(tmp_path):
-    trainer = Trainer(Toy(), Run(tmp_path, "x"), make_fabric(CPU, "32-true"), Silent())
+    trainer = Trainer(Toy(), Run(tmp_path, "x"), make_fabric(CPU, "32-true"), SilentDisplay())
     trainer._check_finite()
     with torch.no_grad():
         trainer._module[0].weight[0, 1] = float("inf")
@@ -484,17 +484,17 @@ def test_weights_that_diverge_are_an_error_before_the_checkpoint(tmp_path):
 
 def test_a_run_is_carried_out_once_at_a_time(tmp_path):
     task = Toy()
-    place = Place(out=str(tmp_path), accelerator="cpu")
-    run = run_of(task.name, task.config, place.out)
+    execution = Execution(out=str(tmp_path), accelerator="cpu")
+    run = run_of(task.name, task.config, execution.out)
     run.create(task.name, task.config)
     with run.locked(), pytest.raises(UserError, match="once at a time"):
-        carry_out(task, place, QUIET)
+        run_task(task, execution, QUIET)
 
 
 def test_a_stopped_run_says_how_to_go_on(tmp_path):
     task = Toy(at_step={5: lambda: os.kill(os.getpid(), signal.SIGTERM)})
     with pytest.raises(Stopped, match=r"softorder resume .*runs/toy-digits-embedded-s0-"):
-        carry_out(task, Place(out=str(tmp_path), accelerator="cpu"), QUIET)
+        run_task(task, Execution(out=str(tmp_path), accelerator="cpu"), QUIET)
     state = run_of(task.name, task.config, tmp_path).load()
     assert state["progress"]["step"] == 6
 
@@ -502,7 +502,7 @@ def test_a_stopped_run_says_how_to_go_on(tmp_path):
 def test_a_run_stops_when_somebody_else_asks(tmp_path):
     task, answers = Toy(), iter([False, False, True])
     with pytest.raises(Stopped, match="nothing is lost"):
-        carry_out(task, Place(str(tmp_path), "cpu"), QUIET, is_stopped=lambda: next(answers))
+        run_task(task, Execution(str(tmp_path), "cpu"), QUIET, is_stopped=lambda: next(answers))
     assert run_of(task.name, task.config, tmp_path).load()["progress"]["step"] == 3
 
 
@@ -518,7 +518,7 @@ def test_the_second_signal_stops_at_once():
 
 def test_processes_that_differ_are_found_out(tmp_path, monkeypatch):
     task = Toy()
-    trainer = Trainer(task, Run(tmp_path, "x"), make_fabric(CPU, "32-true"), Silent())
+    trainer = Trainer(task, Run(tmp_path, "x"), make_fabric(CPU, "32-true"), SilentDisplay())
     trainer._compare_replicas()
     monkeypatch.setattr(type(trainer.fabric), "world_size", 2)
     trainer._gather = lambda tensor: torch.cat([tensor, tensor])
@@ -533,7 +533,7 @@ def test_processes_that_differ_are_found_out(tmp_path, monkeypatch):
 def test_processes_evaluate_with_the_same_running_statistics(tmp_path, monkeypatch):
     task = Toy()
     task.network = lambda: torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.BatchNorm1d(1))
-    trainer = Trainer(task, Run(tmp_path, "x"), make_fabric(CPU, "32-true"), Silent())
+    trainer = Trainer(task, Run(tmp_path, "x"), make_fabric(CPU, "32-true"), SilentDisplay())
     sent = []
     monkeypatch.setattr(torch.distributed, "broadcast", lambda x, rank: sent.append((x, rank)))
     trainer._evaluate("validation")
@@ -549,13 +549,15 @@ def test_a_share_is_a_part_of_the_batch():
     assert shares == [slice(0, 10), slice(10, 20)]
 
 
-@pytest.mark.parametrize("kind", [Lines, Live])
+@pytest.mark.parametrize("kind", [LineDisplay, LiveDisplay])
 def test_displays_show_epoch_rate_time_left_loss_and_metric(tmp_path, kind):
-    console = Console(force_terminal=kind is Live, width=200, record=True, file=io.StringIO())
+    console = Console(
+        force_terminal=kind is LiveDisplay, width=200, record=True, file=io.StringIO()
+    )
     display = kind(console, "score")
     train(Toy(), tmp_path, display)
-    text = console.export_text() if kind is Lines else _last_frame(display)
-    left = "min left" if kind is Lines else "0:00"
+    text = console.export_text() if kind is LineDisplay else _last_frame(display)
+    left = "min left" if kind is LineDisplay else "0:00"
     for part in ("epoch 3/3", "steps/s", left, "loss", "score 0."):
         assert part in text
 
@@ -568,14 +570,14 @@ def _last_frame(display):
 
 def test_devices_that_are_not_there_are_an_error():
     with pytest.raises(UserError, match="must be there"):
-        make_fabric(Place(accelerator="tpu"), "32-true")
+        make_fabric(Execution(accelerator="tpu"), "32-true")
     with pytest.raises(UserError, match="precision must be one of"):
         Toy(precision="8-bit")
     with pytest.raises(UserError, match="Did you mean 'cosine'"):
         Toy(schedule="cosin")
 
 
-COMMAND = [sys.executable, "-m", "softorder_experiments.entry"]
+COMMAND = [sys.executable, "-m", "softorder_experiments"]
 SMALL = {"n": 3, "digits": 1, "averaging": 0.9, "epochs": 2, "lr": 0.001, "test_batches": 3}
 
 
@@ -585,7 +587,7 @@ def sort_digits(out, *more, **fields):
     settings = [f"--set={name}={value}" for name, value in fields.items()]
     command = [*COMMAND, "run", "sort", *settings, "--accelerator=cpu", f"--out={out}", *more]
     task = Sort(dataclasses.replace(embedded({}), **fields))
-    return command, lambda: carry_out(task, dataclasses.replace(CPU, out=str(out)), QUIET)
+    return command, lambda: run_task(task, dataclasses.replace(CPU, out=str(out)), QUIET)
 
 
 def wait_for_step(process, out, step):

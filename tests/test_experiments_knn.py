@@ -12,18 +12,18 @@ from torch import nn
 
 import softorder as so
 from softorder_experiments import data
-from softorder_experiments.config import Place
+from softorder_experiments.config import Execution
 from softorder_experiments.data import Pool, random_crop, random_flip
-from softorder_experiments.display import Silent
 from softorder_experiments.engine import Trainer, make_fabric
 from softorder_experiments.errors import UserError
-from softorder_experiments.launch import carry_out
+from softorder_experiments.launch import run_task
 from softorder_experiments.models import (
     ConvolutionalAutoEncoder,
     ConvolutionalEmbedding,
     DenseAutoEncoder,
     ResNet18,
 )
+from softorder_experiments.progress_display import SilentDisplay
 from softorder_experiments.relaxations import RELAXATIONS
 from softorder_experiments.runs import Run, read_records
 from softorder_experiments.tasks import BASELINES, KNN, TASKS, neighbors
@@ -425,8 +425,8 @@ def colourful(monkeypatch):
 
 def test_a_residual_network_trains_on_colour_images(colourful, tmp_path):
     config = dataclasses.replace(short({"data": "cifar10"}), batch=4, candidates=6, k=2)
-    fabric = make_fabric(Place(accelerator="cpu"), "32-true")
-    trainer = Trainer(KNN(config), Run(tmp_path, "none"), fabric, Silent())
+    fabric = make_fabric(Execution(accelerator="cpu"), "32-true")
+    trainer = Trainer(KNN(config), Run(tmp_path, "none"), fabric, SilentDisplay())
     before = trainer._module.first.weight.detach().clone()
     trainer.steps(1)
     assert not torch.equal(before, trainer._module.first.weight)
@@ -437,14 +437,14 @@ def test_a_residual_network_trains_on_colour_images(colourful, tmp_path):
 def test_a_baseline_from_its_start_to_its_record(baseline, tmp_path):
     fields = {"epochs": 3} if hasattr(baseline.config_type, "epochs") else {}
     config = dataclasses.replace(baseline.presets["embedded"]({}), **fields)
-    place = Place(out=str(tmp_path), accelerator="cpu")
-    run, record = carry_out(baseline(config), place, QUIET)
+    execution = Execution(out=str(tmp_path), accelerator="cpu")
+    run, record = run_task(baseline(config), execution, QUIET)
     assert record["task"] == baseline.name
     floor = {"pixels": 0.97, "pca": 0.97, "autoencoder": 0.6, "classifier": 0.3}[baseline.name]
     assert record["metrics"]["test"]["accuracy"] >= floor
     assert len(record["curve"]) == fields.get("epochs", 0)
     assert run.picture.exists() == bool(fields)
-    again = carry_out(baseline(config), place, QUIET)[1]
+    again = run_task(baseline(config), execution, QUIET)[1]
     assert again["metrics"] == record["metrics"]
     assert len(read_records(tmp_path)) == 1
 
@@ -466,7 +466,9 @@ def test_baselines_are_the_papers():
     with pytest.raises(UserError, match="architecture=dense"):
         ConvolutionalAutoEncoder((1, 28, 28))
     with pytest.raises(UserError, match="must have one device"):
-        carry_out(TASKS["pixels"](TASKS["pixels"].presets["embedded"]({})), Place(devices=2), QUIET)
+        run_task(
+            TASKS["pixels"](TASKS["pixels"].presets["embedded"]({})), Execution(devices=2), QUIET
+        )
 
 
 def test_principal_components_are_those_of_scikit_learn():

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import softorder as so
 from softorder_experiments import cli
-from softorder_experiments.printed import printed
-from softorder_experiments.record_forms import find_problem_of_record
+from softorder_experiments.paper_numbers import paper_numbers
+from softorder_experiments.record_schema import find_record_problem
 from softorder_experiments.report import Report, measured_figures, write_report
 from softorder_experiments.report.benchmark import Benchmark
 from softorder_experiments.report.comparison import NOT_RUN, lines_of, shortened_lines_of
@@ -134,30 +134,30 @@ def page(tmp_path_factory):
 
 
 def test_every_printed_row_names_a_task_there_is():
-    for table in printed()["tables"]:
+    for table in paper_numbers()["tables"]:
         for row in table["rows"]:
             assert row["task"] is None or row["task"] in TASKS
             assert len(row["values"]) == len(table["columns"])
 
 
 def test_the_printed_numbers_are_the_papers_without_doubt_and_without_additions():
-    text = (ROOT / "src" / "softorder_experiments" / "printed.json").read_text()
+    text = (ROOT / "src" / "softorder_experiments" / "paper_numbers.json").read_text()
     pages = [text, *((ROOT / name).read_text() for name in ("README.md", "docs/report.html"))]
     for page in pages:
         assert "†" not in page
         assert "look it up" not in page
-    assert [table["table"] for table in printed()["tables"]] == [
+    assert [table["table"] for table in paper_numbers()["tables"]] == [
         "table1",
         "table2",
         "table3",
         "table5",
     ]
-    rows = [len(table["rows"]) for table in printed()["tables"]]
+    rows = [len(table["rows"]) for table in paper_numbers()["tables"]]
     assert rows == [5, 4, 8, 5]
     assert "84.8" not in text  # of a row that the paper has not
-    elements = {row["row"]: row["values"] for row in printed()["tables"][-1]["rows"]}
+    elements = {row["row"]: row["values"] for row in paper_numbers()["tables"][-1]["rows"]}
     assert elements["deterministic SoftSort"][-1] == "0.805 ± 0.007"
-    speed = printed()["speed"]
+    speed = paper_numbers()["speed"]
     assert speed["ratios"] == {"neuralsort-published": 6, "neuralsort-corrected": 1.8}
     assert speed["ratios_on_gpu"] == {"neuralsort-published": 6, "neuralsort-corrected": 1.4}
     limits = {(row["method"], row["device"]): row["n"] for row in speed["out_of_memory"]}
@@ -169,7 +169,7 @@ def test_the_printed_numbers_are_the_papers_without_doubt_and_without_additions(
 
 
 def test_a_cell_has_the_mean_and_deviation_over_seeds():
-    table = printed()["tables"][0]
+    table = paper_numbers()["tables"][0]
     lines = lines_of(table, RECORDS)
     (ours,) = (line for line in lines if line.ours != NOT_RUN)
     assert (ours.method, ours.column, ours.theirs) == (
@@ -187,7 +187,7 @@ def test_a_cell_has_the_mean_and_deviation_over_seeds():
 def test_of_two_settings_the_newest_counts_and_presets_stand_apart():
     older = {**sort_run(0, 0.1, lr=1.0), "date": "2025-01-01"}
     paper = sort_run(0, 0.6, preset="paper", epochs=100)
-    lines = lines_of(printed()["tables"][0], [older, *RECORDS, paper])
+    lines = lines_of(paper_numbers()["tables"][0], [older, *RECORDS, paper])
     assert [line.ours for line in lines if line.runs] == ["0.750 ± 0.071", "0.600"]
 
 
@@ -196,10 +196,10 @@ def test_a_setting_is_what_it_has_otherwise_than_the_papers():
     config = {**dataclasses.asdict(paper), "preset": "short", "epochs": 10, "test_batches": 500}
     del config["seed"]
     run = sort_run(0, 0.7, **config)
-    (line,) = (line for line in lines_of(printed()["tables"][0], [run]) if line.runs)
+    (line,) = (line for line in lines_of(paper_numbers()["tables"][0], [run]) if line.runs)
     assert line.setting == "short"
     run = sort_run(0, 0.7, **{**config, "lr": 0.002, "centred": True, "schedule": "cosine"})
-    (line,) = (line for line in lines_of(printed()["tables"][0], [run]) if line.runs)
+    (line,) = (line for line in lines_of(paper_numbers()["tables"][0], [run]) if line.runs)
     assert line.setting == "short: lr 0.002, schedule cosine, centred on"
 
 
@@ -228,7 +228,7 @@ def knn_run(queries=10_000, **config):
     ],
 )
 def test_a_shortened_run_is_no_answer_but_has_a_place_of_its_own(run):
-    table = printed()["tables"][0 if run["task"] == "sort" else 2]
+    table = paper_numbers()["tables"][0 if run["task"] == "sort" else 2]
     assert not any(line.runs for line in lines_of(table, [run]))
     (line,) = shortened_lines_of(table, [run])
     assert line.runs == (run,)
@@ -244,27 +244,29 @@ def test_a_shortened_run_is_no_answer_but_has_a_place_of_its_own(run):
 
 def test_whole_runs_are_not_shortened():
     for run in (sort_run(0, 0.6), sort_run(0, 0.6, preset="paper", epochs=100), knn_run()):
-        table = printed()["tables"][0 if run["task"] == "sort" else 2]
+        table = paper_numbers()["tables"][0 if run["task"] == "sort" else 2]
         assert not shortened_lines_of(table, [run])
         assert sum(bool(line.runs) for line in lines_of(table, [run])) == 1
 
 
 def test_the_same_runs_answer_permutations_and_elements():
-    (line,) = (line for line in lines_of(printed()["tables"][3], [sort_run(0, 0.7)]) if line.runs)
+    (line,) = (
+        line for line in lines_of(paper_numbers()["tables"][3], [sort_run(0, 0.7)]) if line.runs
+    )
     assert (line.theirs, line.ours) == ("0.910 ± 0.005", "0.900")
 
 
 def test_optimal_transport_answers_the_row_of_cuturi():
     run = sort_run(0, 0.7, relaxation="optimal-transport")
-    (line,) = (line for line in lines_of(printed()["tables"][0], [run]) if line.runs)
+    (line,) = (line for line in lines_of(paper_numbers()["tables"][0], [run]) if line.runs)
     assert (line.method, line.theirs) == ("optimal transport (Cuturi et al.)", "0.811")
 
 
 def test_another_metric_answers_no_cell():
     run = sort_run(0, 0.9, metric="square")
-    assert not any(line.runs for line in lines_of(printed()["tables"][0], [run]))
+    assert not any(line.runs for line in lines_of(paper_numbers()["tables"][0], [run]))
     run = sort_run(0, 0.9, metric="abs")
-    assert any(line.runs for line in lines_of(printed()["tables"][0], [run]))
+    assert any(line.runs for line in lines_of(paper_numbers()["tables"][0], [run]))
 
 
 def test_ratios_and_limits_of_memory_stand_beside_ours():
@@ -320,7 +322,7 @@ def test_figure_10_is_what_the_operators_give():
 
 
 def test_other_data_do_not_answer_a_cell():
-    lines = lines_of(printed()["tables"][0], [sort_run(0, 0.9, data="digits")])
+    lines = lines_of(paper_numbers()["tables"][0], [sort_run(0, 0.9, data="digits")])
     assert not any(line.runs for line in lines)
 
 
@@ -417,7 +419,7 @@ def test_a_file_that_is_no_benchmark_is_an_error(tmp_path, line):
 def test_a_record_must_have_the_metric_that_its_task_is_chosen_by():
     for name, task in TASKS.items():
         run = record(name, name, 0, {}, [], n=5, relaxation="softsort", stochastic=False)
-        needed = re.search(r"metrics\.test\.(\w+) is missing", find_problem_of_record(run))
+        needed = re.search(r"metrics\.test\.(\w+) is missing", find_record_problem(run))
         assert needed[1] == task.selection
 
 

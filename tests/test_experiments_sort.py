@@ -13,21 +13,21 @@ from torch import nn
 
 import softorder as so
 from softorder_experiments import data
-from softorder_experiments.config import Place, from_json, override, parse_settings
+from softorder_experiments.config import Execution, from_json, override, parse_settings
 from softorder_experiments.data import Pool
-from softorder_experiments.display import Silent
 from softorder_experiments.engine import Trainer, make_fabric
 from softorder_experiments.errors import UserError
 from softorder_experiments.models import DigitNetwork, he_normal, truncated_normal
+from softorder_experiments.progress_display import SilentDisplay
 from softorder_experiments.relaxations import RELAXATIONS
 from softorder_experiments.runs import Run
-from softorder_experiments.sweeps.plan import Choice, plan
+from softorder_experiments.sweeps.plan import TableOptions, plan
 from softorder_experiments.tasks.base import Processes
 from softorder_experiments.tasks.sort import (
     PRESETS,
     Sort,
     SortConfig,
-    elements_right,
+    correct_elements,
     embedded,
     paper,
     short,
@@ -41,8 +41,8 @@ def task(**fields):
 
 
 def trainer_of(sort, folder):
-    fabric = make_fabric(Place(accelerator="cpu"), "32-true")
-    return Trainer(sort, Run(folder, "none"), fabric, Silent())
+    fabric = make_fabric(Execution(accelerator="cpu"), "32-true")
+    return Trainer(sort, Run(folder, "none"), fabric, SilentDisplay())
 
 
 class Reader(nn.Module):
@@ -185,7 +185,7 @@ def test_digits_are_moved_when_training_only(readable):
 def test_metrics_count_right_permutations_and_elements():
     values = torch.tensor([[30, 10, 20], [5, 5, 1], [1, 2, 3], [9, 8, 7]])
     scores = torch.tensor([[3.0, 1.0, 2.0], [0.1, 0.2, 0.0], [1.0, 3.0, 2.0], [7.0, 8.0, 9.0]])
-    right = elements_right(scores, values)
+    right = correct_elements(scores, values)
     assert right.tolist() == [
         [True, True, True],
         [True, True, True],  # equal values are right in either order
@@ -261,7 +261,7 @@ def test_optimal_transport_begins_at_an_epsilon_that_tells_right_from_wrong(pres
 
 
 def test_a_sweep_searches_epsilons_for_optimal_transport_and_the_printed_tau_for_others():
-    choice = Choice(relaxations=("softsort", "optimal-transport"), n=(5,), stochastic=False)
+    choice = TableOptions(relaxations=("softsort", "optimal-transport"), n=(5,), stochastic=False)
     softsort, transport = plan("table1", choice)
     assert [point["tau"] for point in softsort.grid] == [1, 16, 128, 1024]
     assert softsort.config.tau == 1024

@@ -24,7 +24,7 @@ from softorder_experiments.measuring import (
     answer_or_out_of_memory,
     run_in_child,
 )
-from softorder_experiments.printed import printed
+from softorder_experiments.paper_numbers import paper_numbers
 from softorder_experiments.report import Report
 from softorder_experiments.report.benchmark import Benchmark
 from softorder_experiments.runs import read_records, run_of
@@ -381,5 +381,5 @@ def test_the_command_shows_time_memory_and_the_papers_ratios(tmp_path):
 
 def test_the_printed_ratios_are_those_of_the_data_file():
     ratios = {"neuralsort-published": 6.0, "neuralsort-corrected": 1.8}
-    assert printed()["speed"]["ratios"] == ratios
-    assert {*ratios, printed()["speed"]["reference"]} <= set(speed.METHODS)
+    assert paper_numbers()["speed"]["ratios"] == ratios
+    assert {*ratios, paper_numbers()["speed"]["reference"]} <= set(speed.METHODS)

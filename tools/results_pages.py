@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from softorder_experiments.printed import printed
+from softorder_experiments.paper_numbers import paper_numbers
 from softorder_experiments.report import Report
 from softorder_experiments.report.comparison import NOT_RUN, Line, lines_of, shortened_lines_of
 from softorder_experiments.report.measured_figures import of_sorting_time
@@ -57,7 +57,7 @@ def _put(text: str, table: str) -> str:
 def _tables(records: Sequence[Record]) -> str:
     """Return the cells of the paper's tables that were run, and apart from them shortened runs."""
     whole, parts = [], []
-    for table in printed()["tables"]:
+    for table in paper_numbers()["tables"]:
         title = table["title"].partition(":")[0].removesuffix(" (appendix)")
         for line in lines_of(table, records):
             if line.ours != NOT_RUN:

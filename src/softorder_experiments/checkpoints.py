@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from softorder_experiments.forms import NUMBER, WHOLE, Kind, ListOf, MapOf, find_problem, shorten
+from softorder_experiments.schema import NUMBER, WHOLE, Kind, ListOf, MapOf, find_problem, shorten
 
 State = Mapping[str, Any]
 
@@ -23,7 +23,7 @@ _BY_NUMBER = Kind(
 )
 
 
-def find_problem_of_state(
+def find_state_problem(
     state: Any, wanted: State, *, steps_per_epoch: int, epochs: int, selection: str
 ) -> str | None:
     """Say why a run cannot be resumed from a state; None if it can.
@@ -75,12 +75,12 @@ def _find_problem_of_progress(
     metrics = MapOf(NUMBER, (selection,))
     entry = {"epoch": WHOLE, "step": WHOLE, "loss": NUMBER, "validation": metrics}
     times = dict.fromkeys(("train_seconds", "seconds"), NUMBER)
-    form = {"step": WHOLE, "curve": ListOf(entry), "best": _ANY, **times, "resumed": WHOLE}
-    problem = find_problem(form, progress, "progress")
+    schema = {"step": WHOLE, "curve": ListOf(entry), "best": _ANY, **times, "resumed": WHOLE}
+    problem = find_problem(schema, progress, "progress")
     if problem:
         return problem
-    if progress.keys() != form.keys():
-        return f"progress must hold {', '.join(form)}; got {_describe(progress)}"
+    if progress.keys() != schema.keys():
+        return f"progress must hold {', '.join(schema)}; got {_describe(progress)}"
     step, curve, best = (progress[name] for name in ("step", "curve", "best"))
     if [entry["epoch"] for entry in curve] != list(range(1, len(curve) + 1)):
         return "progress.curve must have every epoch so far once; got others"
@@ -105,7 +105,7 @@ def _find_problem_of_optimizer(wanted: State, content: Any) -> str | None:
 
 
 def find_difference(wanted: Any, content: Any, name: str) -> str | None:
-    """Say where a value has another form than the one that is wanted; None if nowhere."""
+    """Say where a value has another schema than the one that is wanted; None if nowhere."""
     if isinstance(wanted, Mapping) and isinstance(content, dict):
         if content.keys() == wanted.keys():
             return _first(find_difference(wanted[k], content[k], f"{name}.{k}") for k in wanted)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from softorder_experiments.errors import UserError, choose, nearest
+from softorder_experiments.errors import UserError, look_up, nearest
 from softorder_experiments.schedules import SCHEDULES
 
 # Those that keep no state between steps, which a checkpoint would have to hold.
@@ -96,19 +96,19 @@ class Training(Settings):
         require(self, "lr", 0 < self.lr < float("inf"), "positive")
         require(self, "warmup", 0 <= self.warmup < 1, "from 0 to less than 1")
         require(self, "averaging", 0 <= self.averaging < 1, "from 0 to less than 1")
-        choose("schedule", self.schedule, SCHEDULES)
-        choose("precision", self.precision, PRECISIONS)
+        look_up("schedule", self.schedule, SCHEDULES)
+        look_up("precision", self.precision, PRECISIONS)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a run is executed; its name does not depend on it.
+class Execution:
+    """Where and how a run is executed. The run's name does not depend on it.
 
     Args:
-        out: The folder for records, checkpoints and pictures.
-        accelerator: As Lightning Fabric names it: `auto`, `cpu`, `cuda`, `mps`.
-        devices: How many devices, or processes on the CPU.
-        checkpoint_seconds: The time between checkpoints; one is written after each epoch too.
+        out: The folder for records, checkpoints and figures.
+        accelerator: `auto`, `cpu`, `cuda` or `mps`, as in Lightning Fabric.
+        devices: The number of devices, or of processes on the CPU.
+        checkpoint_seconds: Seconds between checkpoints; each epoch also ends with one.
     """
 
     out: str = "results"
@@ -121,6 +121,9 @@ class Place:
         require(self, "devices", self.devices >= 1, "at least 1", "--devices")
         seconds = self.checkpoint_seconds
         require(self, "checkpoint_seconds", seconds >= 0, "at least 0", "--checkpoint-seconds")
+
+
+Place = Execution  # the old name, which tests/test_project.py still uses
 
 
 def require(config: Any, name: str, holds: bool, expected: str, option: str = "") -> None:

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from softorder_experiments import machine
-from softorder_experiments.checkpoints import find_problem_of_state
-from softorder_experiments.config import Place
-from softorder_experiments.display import Display
-from softorder_experiments.errors import UserError, writing
-from softorder_experiments.record_forms import SCHEMA_VERSION
+from softorder_experiments.checkpoints import find_state_problem
+from softorder_experiments.config import Execution
+from softorder_experiments.errors import UserError, report_write_errors
+from softorder_experiments.progress_display import Display
+from softorder_experiments.record_schema import SCHEMA_VERSION
 from softorder_experiments.runs import Record, Run, append_record
 from softorder_experiments.schedules import SCHEDULES
 from softorder_experiments.tasks.base import (
@@ -78,7 +78,7 @@ class Trainer:
         run: Run,
         fabric: Fabric,
         display: Display,
-        checkpoint_seconds: float = Place.checkpoint_seconds,
+        checkpoint_seconds: float = Execution.checkpoint_seconds,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self.task, self.run, self.fabric, self.display = task, run, fabric, display
@@ -227,7 +227,7 @@ class Trainer:
 
     def _draw(self, record: Record) -> None:
         partial = self.run.picture.with_suffix(".partial.png")
-        with torch.inference_mode(), writing(self.run.picture):
+        with torch.inference_mode(), report_write_errors(self.run.picture):
             self.task.draw(self._evaluated.eval(), record, partial)
             partial.replace(self.run.picture)
 
@@ -287,7 +287,7 @@ class Trainer:
         state = self.run.load()
         if state is None:
             return
-        problem = find_problem_of_state(
+        problem = find_state_problem(
             state,
             {
                 **self._state(self._loss_sum[None]),
@@ -389,20 +389,20 @@ def limited_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def make_fabric(place: Place, precision: str) -> Fabric:
+def make_fabric(execution: Execution, precision: str) -> Fabric:
     """Return Lightning's Fabric for a place; its processes are not launched yet."""
     # It tells of every process that it starts.
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     try:
         return Fabric(
-            accelerator=place.accelerator,
-            devices=place.devices,
-            strategy="ddp" if place.devices > 1 else "auto",
+            accelerator=execution.accelerator,
+            devices=execution.devices,
+            strategy="ddp" if execution.devices > 1 else "auto",
             precision=precision,  # pyright: ignore[reportArgumentType]
         )
     except (ValueError, RuntimeError, TypeError, ImportError) as error:
         raise UserError(
-            f"{place.devices} devices of {place.accelerator!r} must be there",
+            f"{execution.devices} devices of {execution.accelerator!r} must be there",
             str(error)[:300],
             "Choose others with --accelerator (auto, cpu, cuda, mps) and --devices",
         ) from error

@@ -32,7 +32,7 @@ class UserError(Exception):
         return type(self), (self.expected, self.received, self.fix)
 
 
-def choose(kind: str, name: str, choices: Mapping[str, T]) -> T:
+def look_up(kind: str, name: str, choices: Mapping[str, T]) -> T:
     """Return the choice of that name; for any other, an error with the nearest valid name."""
     if name in choices:
         return choices[name]
@@ -48,7 +48,7 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
+def report_write_errors(path: Path) -> Iterator[None]:
     """Turn what can go wrong when writing a file into an error that names it."""
     try:
         yield
@@ -62,10 +62,10 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def replace(path: Path, content: bytes | memoryview) -> None:
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
     """Write a file so that its name stands for the old content or the new, never for a part."""
     partial = path.with_suffix(".partial")
-    with writing(path):
+    with report_write_errors(path):
         try:
             with partial.open("wb") as stream:
                 stream.write(content)

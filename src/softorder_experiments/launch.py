@@ -11,8 +11,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 
-from softorder_experiments.config import Place, Training
-from softorder_experiments.display import Display, Silent, make_display
+from softorder_experiments.config import Execution, Training
 from softorder_experiments.engine import (
     Interrupted,
     Trainer,
@@ -22,6 +21,7 @@ from softorder_experiments.engine import (
 )
 from softorder_experiments.errors import UserError
 from softorder_experiments.memory import keep_freed_memory
+from softorder_experiments.progress_display import Display, SilentDisplay, make_display
 from softorder_experiments.runs import Record, Run, run_of, warn_of_bad_lines
 from softorder_experiments.tasks.base import Measurement, Task
 
@@ -30,9 +30,9 @@ class Stopped(Exception):
     """A run that was interrupted; says how to resume it."""
 
 
-def carry_out(
+def run_task(
     task: Task[Any] | Measurement[Any],
-    place: Place,
+    execution: Execution,
     console: Console,
     *,
     run: Run | None = None,
@@ -45,8 +45,8 @@ def carry_out(
     A run that is finished is not run twice, unless `again` is asked for; `is_stopped` is asked
     after each step. With several processes, all but the first return None.
     """
-    fabric = _fabric_of(task, place)
-    run = run or run_of(task.name, task.config, place.out)
+    fabric = _fabric_of(task, execution)
+    run = run or run_of(task.name, task.config, execution.out)
     # Lightning starts further processes with the same command, and tells them which they are.
     is_first = getattr(rank_zero_only, "rank", 0) == 0
     with contextlib.ExitStack() as stack:
@@ -61,14 +61,14 @@ def carry_out(
                 return run, record
             run.begin(again=again)
             console.print(f"run {run.name}", highlight=False, soft_wrap=True)
-        shown = (display or make_display(console, task.selection)) if is_first else Silent()
+        shown = (display or make_display(console, task.selection)) if is_first else SilentDisplay()
         keep_freed_memory()
         try:
             fabric.launch()
             # Now, for Lightning sets the threads of the processes that it launches.
             stack.enter_context(limited_threads(task.config.threads))
             if isinstance(task, Task):
-                seconds = place.checkpoint_seconds
+                seconds = execution.checkpoint_seconds
                 record = Trainer(task, run, fabric, shown, seconds, is_stopped).fit()
             else:
                 record = measure(task, run, fabric)
@@ -76,43 +76,43 @@ def carry_out(
             if not is_first:
                 return None
             lost = "nothing is lost" if isinstance(error, Interrupted) else "at the last checkpoint"
-            raise Stopped(f"Stopped; {lost}. To resume:\n\n    {_resume(run, place)}") from None
+            raise Stopped(f"Stopped; {lost}. To resume:\n\n    {_resume(run, execution)}") from None
         except RuntimeError as error:
-            if place.devices == 1 or "connection" not in str(error).lower():
+            if execution.devices == 1 or "connection" not in str(error).lower():
                 raise
             raise UserError(
                 "all processes must run together",
                 "one that has ended; the cause is what it said, or that it was killed",
-                f"Mend it, then: {_resume(run, place)}",
+                f"Mend it, then: {_resume(run, execution)}",
             ) from error
     return (run, record) if is_first else None
 
 
-def _fabric_of(task: Task[Any] | Measurement[Any], place: Place) -> Fabric:
+def _fabric_of(task: Task[Any] | Measurement[Any], execution: Execution) -> Fabric:
     """Return the devices for a task that can be shared among them."""
     if isinstance(task, Measurement):
-        if place.devices > 1:
+        if execution.devices > 1:
             raise UserError(
                 f"{task.name}, where nothing is trained, must have one device",
-                f"{place.devices} devices",
+                f"{execution.devices} devices",
                 "Leave --devices out",
             )
-        return make_fabric(place, Training.precision)
-    if task.config.batch % place.devices:
+        return make_fabric(execution, Training.precision)
+    if task.config.batch % execution.devices:
         raise UserError(
-            f"the batch must divide by the {place.devices} devices",
+            f"the batch must divide by the {execution.devices} devices",
             f"a batch of {task.config.batch}",
             "Change --devices, or the batch with --set batch=...",
         )
-    return make_fabric(place, task.config.precision)
+    return make_fabric(execution, task.config.precision)
 
 
-def _resume(run: Run, place: Place) -> str:
+def _resume(run: Run, execution: Execution) -> str:
     """Return the command that resumes a run where it ran."""
     words = ["softorder", "resume", str(run.folder)]
-    default = Place()
+    default = Execution()
     for name in ("accelerator", "devices"):
-        value = getattr(place, name)
+        value = getattr(execution, name)
         if value != getattr(default, name):
             words += [f"--{name}", str(value)]
     return shlex.join(words)

@@ -9,7 +9,7 @@ from typing import Any
 
 import softorder as so
 from softorder_experiments.config import Training, added, require
-from softorder_experiments.errors import UserError, choose
+from softorder_experiments.errors import UserError, look_up
 
 RELAXATIONS: dict[str, type[so.PermutationRelaxation]] = {
     "softsort": so.SoftSort,
@@ -61,7 +61,7 @@ class RelaxedTraining(Training):
 
 def relaxation(name: str, tau: float, metric: str = "abs") -> so.PermutationRelaxation:
     """Return a relaxation at a temperature, whatever its paper calls it: it is the first field."""
-    kind, distance = choose("relaxation", name, RELAXATIONS), _metric(name, metric)
+    kind, distance = look_up("relaxation", name, RELAXATIONS), _metric(name, metric)
     if kind is so.SoftSort:
         return so.SoftSort(tau, distance)  # pyright: ignore[reportArgumentType]
     return kind(tau)  # pyright: ignore[reportCallIssue]

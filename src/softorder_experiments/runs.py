@@ -17,9 +17,9 @@ import filelock
 import torch
 
 from softorder_experiments.config import Settings
-from softorder_experiments.errors import UserError, replace, writing
-from softorder_experiments.forms import TEXT, WHOLE, find_problem, shorten
-from softorder_experiments.record_forms import find_problem_of_record
+from softorder_experiments.errors import UserError, report_write_errors, write_atomically
+from softorder_experiments.record_schema import find_record_problem
+from softorder_experiments.schema import TEXT, WHOLE, find_problem, shorten
 
 CONFIG_VERSION = 1
 CHECKPOINT_VERSION = 2
@@ -56,9 +56,9 @@ class Run:
     def create(self, task: str, config: Settings) -> None:
         """Make the folder, and write what is needed to resume."""
         fields = {"schema": CONFIG_VERSION, "task": task, "config": dataclasses.asdict(config)}
-        with writing(self.folder):
+        with report_write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        replace(self._config, json.dumps(fields, indent=2).encode())
+        write_atomically(self._config, json.dumps(fields, indent=2).encode())
 
     def read_config(self) -> tuple[str, dict[str, Any]]:
         """Return the task's name and the fields of its configuration."""
@@ -76,7 +76,7 @@ class Run:
     def locked(self) -> Iterator[None]:
         """Keep other processes from the same run."""
         lock = filelock.FileLock(self.folder / "lock", timeout=0)
-        with writing(self.folder):
+        with report_write_errors(self.folder):
             try:
                 lock.acquire()
             except filelock.Timeout:
@@ -94,7 +94,7 @@ class Run:
         """Write the checkpoint; until the new one is whole, the old one stays."""
         stream = io.BytesIO()
         torch.save({"schema": CHECKPOINT_VERSION, **state}, stream)
-        replace(self.checkpoint, stream.getbuffer())
+        write_atomically(self.checkpoint, stream.getbuffer())
 
     def load(self) -> dict[str, Any] | None:
         """Return the checkpoint; None if there is none yet."""
@@ -129,7 +129,7 @@ class Run:
 
     def begin(self, *, again: bool) -> None:
         """Say that the run is not finished; to begin again, forget how far it was."""
-        replace(self._unfinished, b"")
+        write_atomically(self._unfinished, b"")
         self.failure.unlink(missing_ok=True)
         if again:
             self.checkpoint.unlink(missing_ok=True)
@@ -193,7 +193,7 @@ def unfinished_runs(out: Path) -> list[Path]:
 def append_record(file: Path, record: Record) -> None:
     """Append one JSON line: the whole of it, or nothing."""
     line = json.dumps(record, allow_nan=False).encode() + b"\n"
-    with writing(file):
+    with report_write_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(file.with_suffix(".lock")), file.open("ab", buffering=0) as stream:
             end = stream.tell()
@@ -250,7 +250,7 @@ def read_lines(
             if not line.strip():
                 continue
             content, problem = _parse(line)
-            problem = problem or find_problem_of_record(content) or find_more(content)
+            problem = problem or find_record_problem(content) or find_more(content)
             if problem:
                 bad.append(BadLine(file, number, problem))
             else:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from softorder_experiments.data.files import Download, File, find
 from softorder_experiments.data.formats import read_cifar, read_idx
-from softorder_experiments.errors import choose
+from softorder_experiments.errors import look_up
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Dataset:
 
 def load(name: str) -> Splits:
     """Return the splits of a data set; its files are looked for, checked, or downloaded."""
-    dataset = choose("data", name, DATASETS)
+    dataset = look_up("data", name, DATASETS)
     return dataset.read(dataset.downloads)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pooch
 
-from softorder_experiments.errors import UserError, replace, writing
+from softorder_experiments.errors import UserError, report_write_errors, write_atomically
 
 FOLDER_VARIABLE = "SOFTORDER_DATA"
 _RETRIES = 3
@@ -89,7 +89,7 @@ def _fetch(download: Download) -> list[Path]:
     paths = [cache / file.path for file in download.files]
     folder = cache if download.is_archive else paths[0].parent
     name = download.url.rsplit("/", 1)[-1]
-    with writing(folder):
+    with report_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     source = pooch.create(
         folder,
@@ -116,9 +116,9 @@ def _unpack(archive: Path, download: Download, folder: Path) -> None:
             content = members.extractfile(file.path)
             assert content is not None  # the archive's checksum was right
             path = folder / file.path
-            with writing(path):
+            with report_write_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-            replace(path, content.read())
+            write_atomically(path, content.read())
             _check(path, file.sha256)
 
 

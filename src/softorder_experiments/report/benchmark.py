@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from softorder_experiments.errors import UserError
-from softorder_experiments.forms import (
+from softorder_experiments.schema import (
     NUMBER,
     OPTIONAL_TEXT,
     TEXT,
     TRUTH,
     WHOLE,
-    Form,
     Kind,
     MapOf,
+    Schema,
     find_problem,
 )
 
@@ -31,7 +31,7 @@ def _ranks(name: str) -> bool:
     return "rank" in name.lower() and not name.endswith(" sort")
 
 
-_ORIGIN: dict[str, Form] = {
+_ORIGIN: dict[str, Schema] = {
     "implementation": TEXT,
     "kind": TEXT,
     "outcome": TEXT,
@@ -46,7 +46,7 @@ _SHAPE = Kind(
     "a list of two whole numbers",
     lambda shape: isinstance(shape, list) and [type(n) for n in shape] == [int, int],
 )
-_CASE: dict[str, Form] = {"shape": _SHAPE, "direction": TEXT}
+_CASE: dict[str, Schema] = {"shape": _SHAPE, "direction": TEXT}
 
 
 def _find_problem(line: Any) -> str | None:
@@ -57,8 +57,8 @@ def _find_problem(line: Any) -> str | None:
         return None
     is_case = line.get("kind") == "case"
     is_timed = is_case and line.get("outcome") == "ok"
-    form = _ORIGIN | (_CASE if is_case else {})
-    return find_problem(form | ({"seconds": {"median": NUMBER}} if is_timed else {}), line)
+    schema = _ORIGIN | (_CASE if is_case else {})
+    return find_problem(schema | ({"seconds": {"median": NUMBER}} if is_timed else {}), line)
 
 
 def _no_benchmark(file: Path, received: str) -> UserError:

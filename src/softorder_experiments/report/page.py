@@ -10,9 +10,9 @@ from typing import Any
 
 import jinja2
 
-from softorder_experiments.errors import replace
+from softorder_experiments.errors import write_atomically
 from softorder_experiments.measuring import DISTURBANCE, format_seconds, is_disturbed
-from softorder_experiments.printed import printed
+from softorder_experiments.paper_numbers import paper_numbers
 from softorder_experiments.report import measured_figures as measured
 from softorder_experiments.report import operator_figures as operators
 from softorder_experiments.report.benchmark import Benchmark
@@ -87,7 +87,7 @@ class Report:
         """Return the tables by section."""
         speed = [record for record in self.records if record["task"] == TASK]
         return {
-            "paper": [_of_paper(table, self.records) for table in printed()["tables"]],
+            "paper": [_of_paper(table, self.records) for table in paper_numbers()["tables"]],
             "shortened": _of_shortened(self.records),
             "speed": [
                 *_of_speed(speed),
@@ -111,7 +111,7 @@ class Report:
             tables=self.tables(),
             logits=operators.logits(),
             missing=self.benchmark.missing,
-            paper=printed()["paper"],
+            paper=paper_numbers()["paper"],
         )
 
 
@@ -122,7 +122,7 @@ def write_report(where: Path, benchmark: Path | None, out: Path) -> list[BadLine
         The lines of the folder that are no records, and not in the page.
     """
     records, bad = read_lines(where, find_unknown_method)
-    replace(out, Report(records, Benchmark.read(benchmark)).render().encode())
+    write_atomically(out, Report(records, Benchmark.read(benchmark)).render().encode())
     return bad
 
 
@@ -166,7 +166,7 @@ def _of_shortened(records: Sequence[Record]) -> list[Table]:
             Cell(line.setting),
             Cell(line.hardware),
         )
-        for table in printed()["tables"]
+        for table in paper_numbers()["tables"]
         for line in shortened_lines_of(table, records)
     ]
     about = (
@@ -213,7 +213,7 @@ def _of_speed(records: Sequence[Record]) -> list[Table]:
 
 def _of_ratios(records: Sequence[Record]) -> Table:
     """Return the paper's ratios beside ours, on the CPU and on the GPU."""
-    theirs = printed()["speed"]
+    theirs = paper_numbers()["speed"]
     rows = []
     for device, ratios in (("cpu", theirs["ratios"]), ("cuda", theirs["ratios_on_gpu"])):
         found = _usual_on(device, records)
@@ -247,7 +247,7 @@ _PLOTTED = {"NeuralSort": "neuralsort-corrected", "SoftSort": "softsort-square-d
 def _of_memory(records: Sequence[Record]) -> Table:
     """Return the n at which the paper's formulas, in PyTorch, have no memory left."""
     rows = []
-    for theirs in printed()["speed"]["out_of_memory"]:
+    for theirs in paper_numbers()["speed"]["out_of_memory"]:
         name = _PLOTTED[theirs["method"]]
         tried = {
             n: run
@@ -268,7 +268,7 @@ def _of_memory(records: Sequence[Record]) -> Table:
                 Cell(_DEVICES[theirs["device"]]),
                 Cell(f"n = {theirs['n']:,}", theirs["n"]),
                 Cell(ours, last or None, (tried[last],) if last else ()),
-                Cell(printed()["speed"]["hardware"][theirs["device"]]),
+                Cell(paper_numbers()["speed"]["hardware"][theirs["device"]]),
             )
         )
     head = ("method", "device", "the paper", "ours", "the paper's hardware")

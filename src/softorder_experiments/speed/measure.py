@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from softorder_experiments import machine
 from softorder_experiments.measuring import Answer, Limits, is_disturbed, run_and_watch
-from softorder_experiments.record_forms import SCHEMA_VERSION, SPEED
+from softorder_experiments.record_schema import SCHEMA_VERSION, SPEED
 from softorder_experiments.runs import (
     Record,
     append_record,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy
 
 from softorder_experiments.config import Settings, require
-from softorder_experiments.errors import UserError, choose
+from softorder_experiments.errors import UserError, look_up
 from softorder_experiments.speed.frameworks import is_installed
 from softorder_experiments.speed.methods import METHODS
 
@@ -69,9 +69,9 @@ class SpeedConfig(Settings):
     def __post_init__(self) -> None:
         """Check the values that stand on their own."""
         super().__post_init__()
-        choose("method", self.method, METHODS)
-        choose("order", self.order, ORDERS)
-        choose("objective", self.objective, OBJECTIVES)
+        look_up("method", self.method, METHODS)
+        look_up("order", self.order, ORDERS)
+        look_up("objective", self.objective, OBJECTIVES)
         require(self, "n", self.n >= 2, "at least 2", "--n")
         require(self, "epochs", self.epochs >= 2, "at least 2: the first is not timed")
 
@@ -151,7 +151,7 @@ def _opposite(names: Sequence[str], device: str, seed: int) -> list[SpeedConfig]
 
 
 def _must_be_possible(name: str, devices: Sequence[str]) -> None:
-    framework = choose("method", name, METHODS).framework
+    framework = look_up("method", name, METHODS).framework
     if not is_installed(framework):
         raise UserError(
             f"{framework} must be installed for {name}",
@@ -176,7 +176,7 @@ def _is_ours_in_torch(name: str) -> bool:
 
 
 def _is_tried(name: str, n: int) -> bool:
-    method = choose("method", name, METHODS)
+    method = look_up("method", name, METHODS)
     return n < LONG[0] or n <= method.largest
 
 

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from softorder_experiments.measuring import DISTURBANCE, format_seconds, is_disturbed
-from softorder_experiments.printed import printed
-from softorder_experiments.record_forms import SPEED
+from softorder_experiments.paper_numbers import paper_numbers
+from softorder_experiments.record_schema import SPEED
 from softorder_experiments.runs import Record
 from softorder_experiments.speed.methods import METHODS
 
@@ -115,8 +115,8 @@ _QUANTITIES = {
 
 def _show_ratios(console: Console, found: dict[tuple[str, int], Record]) -> None:
     """Say how many times SoftSort's dense time others take, beside what the paper says."""
-    for name, ratio in printed()["speed"]["ratios"].items():
-        other = printed()["speed"]["reference"]
+    for name, ratio in paper_numbers()["speed"]["ratios"].items():
+        other = paper_numbers()["speed"]["reference"]
         ratios = [f"{ours:.2g} (n = {n:,})" for n, ours in ratios_of(found, name, other)]
         if ratios:
             console.print(

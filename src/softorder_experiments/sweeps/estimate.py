@@ -6,9 +6,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from softorder_experiments.display import Silent
 from softorder_experiments.engine import Trainer, limited_threads, make_fabric
 from softorder_experiments.memory import keep_freed_memory
+from softorder_experiments.progress_display import SilentDisplay
 from softorder_experiments.runs import Run
 from softorder_experiments.sweeps.sweep import Job
 from softorder_experiments.tasks import TASKS, Measurement
@@ -25,8 +25,8 @@ def estimate(job: Job) -> float | None:
     if isinstance(task, Measurement):
         return None
     with tempfile.TemporaryDirectory() as folder, limited_threads(task.config.threads):
-        fabric = make_fabric(job.place, task.config.precision)
-        trainer = Trainer(task, Run(Path(folder), "estimate"), fabric, Silent())
+        fabric = make_fabric(job.execution, task.config.precision)
+        trainer = Trainer(task, Run(Path(folder), "estimate"), fabric, SilentDisplay())
         trainer.steps(_WARM_UP)
         began = time.monotonic()
         trainer.steps(_MEASURED)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from softorder_experiments.config import Settings, override, parse_settings
-from softorder_experiments.errors import UserError, choose
+from softorder_experiments.errors import UserError, look_up
 from softorder_experiments.relaxations import temperatures
 from softorder_experiments.tasks import TASKS, Measurement, configure
 
@@ -37,7 +37,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Choice:
+class TableOptions:
     """What of a table is wanted; where nothing is given, all that the paper has.
 
     Args:
@@ -83,19 +83,19 @@ def _name(setting: str) -> str:
     return setting.partition("=")[0]
 
 
-def table1(choice: Choice) -> list[Cell]:
+def table1(choice: TableOptions) -> list[Cell]:
     """Sorting: 4 methods, n in 3, 5, 7, 9, 15."""
     return _of_numbers("sort", choice, (3, 5, 7, 9, 15), (1.0, 16.0, 128.0, 1024.0))
 
 
-def table2(choice: Choice) -> list[Cell]:
+def table2(choice: TableOptions) -> list[Cell]:
     """Medians: 4 methods, n in 5, 9, 15."""
     taus = tuple(float(2**power) for power in range(7, 13))
     return _of_numbers("median", choice, (5, 9, 15), taus)
 
 
 def _of_numbers(
-    task: str, choice: Choice, lengths: tuple[int, ...], taus: tuple[float, ...]
+    task: str, choice: TableOptions, lengths: tuple[int, ...], taus: tuple[float, ...]
 ) -> list[Cell]:
     problems = itertools.product(choice.data or ("mnist",), choice.n or lengths, choice.methods())
     return [
@@ -108,7 +108,7 @@ def _of_numbers(
     ]
 
 
-def table3(choice: Choice) -> list[Cell]:
+def table3(choice: TableOptions) -> list[Cell]:
     """Nearest neighbours: 4 methods and 4 baselines on 3 data sets."""
     neighbours = [{"k": k} for k in (1, 3, 5, 9)]
     taus, rates = (1.0, 4.0, 16.0, 64.0, 128.0, 512.0), (1e-3, 1e-4, 1e-5)
@@ -138,12 +138,12 @@ def table3(choice: Choice) -> list[Cell]:
 TABLES = {"table1": table1, "table2": table2, "table3": table3}
 
 
-def plan(table: str, choice: Choice, *, grid: bool = False) -> list[Cell]:
+def plan(table: str, choice: TableOptions, *, grid: bool = False) -> list[Cell]:
     """Return the cells of a table, each once.
 
     A setting that no cell has is an error, and one that the table decides, or the grid.
     """
-    cells = choose("table", table, TABLES)(choice)
+    cells = look_up("table", table, TABLES)(choice)
     for name in map(_name, choice.settings):
         searched = {key for cell in cells * grid for key in cell.searched}
         if name in {*_DECIDED, *searched}:

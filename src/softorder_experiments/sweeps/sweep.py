@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from softorder_experiments import machine
-from softorder_experiments.config import Place, Settings, from_json, override
+from softorder_experiments.config import Execution, Settings, from_json, override
 from softorder_experiments.data import DATASETS
 from softorder_experiments.data.files import find
-from softorder_experiments.errors import UserError, choose, replace, writing
+from softorder_experiments.errors import UserError, look_up, report_write_errors, write_atomically
 from softorder_experiments.runs import Record, Run, finished_runs, run_of
 from softorder_experiments.sweeps.plan import Cell
 from softorder_experiments.tasks import TASKS
@@ -28,7 +28,7 @@ class Job:
 
     task: str
     fields: dict[str, Any]
-    place: Place
+    execution: Execution
     stop: Path
     """A file that appears when the sweep is to stop."""
 
@@ -40,7 +40,7 @@ class Job:
     @property
     def run(self) -> Run:
         """Return its run."""
-        return run_of(self.task, self.config, self.place.out)
+        return run_of(self.task, self.config, self.execution.out)
 
 
 class Sweep:
@@ -54,7 +54,7 @@ class Sweep:
         cells: What to run.
         seeds: How many.
         grid: Whether to search.
-        place: Where the files are, which all workers share.
+        execution: Where the files are, which all workers share.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class Sweep:
         cells: Sequence[Cell],
         seeds: int,
         grid: bool,
-        place: Place,
+        execution: Execution,
     ) -> None:
         if seeds < 1:
             raise UserError("there must be at least one seed", f"{seeds}", "Change --seeds")
         self.name, self.cells, self.seeds, self.grid = name, cells, seeds, grid
         # Workers may have another working directory.
-        self.place = dataclasses.replace(place, out=str(Path(place.out).resolve()))
-        folder = Path(self.place.out) / "sweeps"
+        self.execution = dataclasses.replace(execution, out=str(Path(execution.out).resolve()))
+        folder = Path(self.execution.out) / "sweeps"
         what = [*((cell.task, cell.config.fingerprint()) for cell in cells), grid]
         fingerprint = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]
         # Another choice of cells is another sweep.
@@ -79,7 +79,7 @@ class Sweep:
 
     def make_folder(self) -> None:
         """See that files can be written, before workers find that they cannot."""
-        with writing(self.stop_file.parent):
+        with report_write_errors(self.stop_file.parent):
             self.stop_file.parent.mkdir(parents=True, exist_ok=True)
             self.stop_file.touch()
             self.stop_file.unlink()
@@ -87,7 +87,7 @@ class Sweep:
     def find_data(self) -> None:
         """Find or download what the runs need, once, before several workers do."""
         for name in dict.fromkeys(cell.config.data for cell in self.cells):
-            find(choose("data", name, DATASETS).downloads)
+            find(look_up("data", name, DATASETS).downloads)
 
     def search(self, cell: Cell) -> list[Settings]:
         """Return the configurations among which a cell's is chosen, with seed 0."""
@@ -106,7 +106,7 @@ class Sweep:
         """Yield what to run first, and then, when it is done, what to run with the choice."""
         if self.grid:
             yield [self.job(cell, config) for cell in self.cells for config in self.search(cell)]
-        pairs = zip(self.cells, self.choose(), strict=True)
+        pairs = zip(self.cells, self.selected_configs(), strict=True)
         yield [
             self.job(cell, config) for cell, chosen in pairs for config in self.seeded(cell, chosen)
         ]
@@ -120,11 +120,11 @@ class Sweep:
     def job(self, cell: Cell, config: Settings) -> Job:
         """Return a run, ready to be sent."""
         fields = dataclasses.asdict(config)
-        return Job(cell.task, fields, self.place, self.stop_file)
+        return Job(cell.task, fields, self.execution, self.stop_file)
 
-    def choose(self) -> list[Settings | None]:
+    def selected_configs(self) -> list[Settings | None]:
         """Return the configuration of each cell that validates best; None where none finished."""
-        done = finished_runs(Path(self.place.out))
+        done = finished_runs(Path(self.execution.out))
         chosen = []
         for cell in self.cells:
             options = self.search(cell)
@@ -148,9 +148,9 @@ class Sweep:
 
     def summarize(self) -> list[dict[str, Any]]:
         """Return for each cell what was searched, what was chosen, and the metrics of its seeds."""
-        done = finished_runs(Path(self.place.out))
+        done = finished_runs(Path(self.execution.out))
         rows = []
-        for cell, chosen in zip(self.cells, self.choose(), strict=True):
+        for cell, chosen in zip(self.cells, self.selected_configs(), strict=True):
             searched = [self._entry(done, cell, config) for config in self.search(cell)]
             runs = [self._entry(done, cell, config) for config in self.seeded(cell, chosen)]
             rows.append(
@@ -182,7 +182,7 @@ class Sweep:
         """Write what was chosen and what came out."""
         heading = {"sweep": self.name, "seeds": self.seeds, "grid": self.grid}
         content = {**heading, "cells": self.summarize(), **machine.describe()}
-        replace(self.summary_file, json.dumps(content, indent=1).encode())
+        write_atomically(self.summary_file, json.dumps(content, indent=1).encode())
 
 
 def _statistics(metrics: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:

@@ -15,15 +15,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from softorder_experiments.forms import NUMBER, TEXT, WHOLE, Form, Kind, find_problem
 from softorder_experiments.runs import finished_runs
+from softorder_experiments.schema import NUMBER, TEXT, WHOLE, Kind, Schema, find_problem
 from softorder_experiments.sweeps.sweep import Job, Sweep
 from softorder_experiments.tables import duration
 
 _SECONDS = 1.0
 # The loss is not known at first, and may be anything when training diverges.
 _VALUE = Kind("a number or null", lambda value: value is None or isinstance(value, int | float))
-_STATUS: Form = {
+_STATUS: Schema = {
     "where": TEXT,
     "epoch": WHOLE,
     "epochs": WHOLE,
@@ -45,7 +45,7 @@ class Watch:
 
     def __init__(self, sweep: Sweep, jobs: Sequence[Job], workers: int, console: Console) -> None:
         self._workers, self._console = workers, console
-        self._name, self._out = sweep.name, Path(sweep.place.out)
+        self._name, self._out = sweep.name, Path(sweep.execution.out)
         self._runs = {job.run.name: job.run for job in jobs}
         self._began = time.monotonic()
         self._settled = {name for name, _ in self._outcomes()}

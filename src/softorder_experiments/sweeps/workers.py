@@ -13,7 +13,7 @@ from typing import Any
 import joblib
 
 from softorder_experiments.config import require
-from softorder_experiments.errors import UserError, choose
+from softorder_experiments.errors import UserError, look_up
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Workers:
 
     def __post_init__(self) -> None:
         """Check the values that stand on their own."""
-        choose("engine", self.engine, ENGINES)
+        look_up("engine", self.engine, ENGINES)
         require(self, "jobs", self.jobs is None or self.jobs >= 1, "at least 1", "--jobs")
         require(self, "threads", self.threads >= 1, "at least 1", "--threads")
         if self.address and self.engine == "local":

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from softorder_experiments.config import require
-from softorder_experiments.errors import choose
+from softorder_experiments.errors import look_up
 from softorder_experiments.models import (
     AutoEncoder,
     ConvolutionalAutoEncoder,
@@ -28,7 +28,7 @@ from softorder_experiments.tasks.images import (
     NeighborsConfig,
     for_data,
 )
-from softorder_experiments.tasks.neighbors import classes_right, neighbors_right
+from softorder_experiments.tasks.neighbors import class_accuracy, neighbor_accuracy
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class _FixedFeatures(Measurement[C]):
 
     def evaluate(self, split: str, processes: Processes) -> Metrics:
         """Return the accuracy of nearest neighbours among the training images."""
-        return neighbors_right(self.images, self.features, split, self.config.k, processes)
+        return neighbor_accuracy(self.images, self.features, split, self.config.k, processes)
 
 
 class Pixels(_FixedFeatures[PixelsConfig]):
@@ -138,7 +138,7 @@ class AutoEncoderConfig(ImageTrainingConfig, NeighborsConfig):
     def __post_init__(self) -> None:
         """Check the values that stand on their own."""
         super().__post_init__()
-        choose("architecture", self.architecture, ARCHITECTURES)
+        look_up("architecture", self.architecture, ARCHITECTURES)
         # Of a probability and a pixel from 0 to 1 there is a cross-entropy.
         require(self, "standardize", not self.standardize, "false")
 
@@ -183,7 +183,7 @@ class AutoEncoderTask(ImageTask[AutoEncoderConfig]):
     def evaluate(self, network: nn.Module, split: str, processes: Processes) -> Metrics:
         """Return the accuracy of nearest neighbours of the codes."""
         encoder = network.get_submodule("encoder")
-        return neighbors_right(self.images, encoder, split, self.config.k, processes)
+        return neighbor_accuracy(self.images, encoder, split, self.config.k, processes)
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class Classifier(ImageTask[ClassifierConfig]):
 
     def evaluate(self, network: nn.Module, split: str, processes: Processes) -> Metrics:
         """Return the accuracy of the likeliest class."""
-        return classes_right(self.images, network, split, processes)
+        return class_accuracy(self.images, network, split, processes)
 
 
 BASELINES = (Pixels, PCA, AutoEncoderTask, Classifier)

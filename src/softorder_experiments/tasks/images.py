@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from softorder_experiments import data
 from softorder_experiments.config import Settings, Training, require
-from softorder_experiments.errors import choose
+from softorder_experiments.errors import look_up
 from softorder_experiments.models import EMBEDDINGS
 from softorder_experiments.tasks.base import Task, stream
 
@@ -115,7 +115,7 @@ class EmbeddingConfig(ImageTrainingConfig):
         require(self, "units", self.units >= 1, "at least 1")
         require(self, "momentum", 0 <= self.momentum < 1, "from 0 to less than 1")
         require(self, "weight_decay", 0 <= self.weight_decay < float("inf"), "at least 0")
-        choose("embedding", self.embedding, EMBEDDINGS)
+        look_up("embedding", self.embedding, EMBEDDINGS)
 
     def new_embedding(self, image_shape: tuple[int, int, int]) -> nn.Module:
         """Return a new network, its weights as torch draws them."""
@@ -258,6 +258,6 @@ class ImageTask(Task[C]):
 
     def draw(self, network: nn.Module, record: Mapping[str, Any], path: Path) -> None:
         """Draw the learning curve."""
-        from softorder_experiments.pictures import draw_accuracy
+        from softorder_experiments.figures import draw_accuracy
 
         draw_accuracy(record, path)

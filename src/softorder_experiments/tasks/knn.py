@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import softorder as so
 from softorder_experiments.config import require
-from softorder_experiments.errors import choose
+from softorder_experiments.errors import look_up
 from softorder_experiments.relaxations import Noisy, RelaxedTraining, temperature
 from softorder_experiments.tasks.base import Metrics, Processes
 from softorder_experiments.tasks.images import (
@@ -21,7 +21,7 @@ from softorder_experiments.tasks.images import (
     NeighborsConfig,
     for_data,
 )
-from softorder_experiments.tasks.neighbors import neighbors_right
+from softorder_experiments.tasks.neighbors import neighbor_accuracy
 
 LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "probability": torch.neg,
@@ -58,8 +58,8 @@ class KNNConfig(EmbeddingConfig, NeighborsConfig, RelaxedTraining):
         """Check the values that stand on their own."""
         super().__post_init__()
         require(self, "k", self.k <= self.candidates, f"at most the {self.candidates} candidates")
-        choose("loss", self.loss, LOSSES)
-        choose("reduction", self.reduction, REDUCTIONS)
+        look_up("loss", self.loss, LOSSES)
+        look_up("reduction", self.reduction, REDUCTIONS)
 
     @property
     def label(self) -> str:
@@ -162,4 +162,4 @@ class KNN(ImageTask[KNNConfig]):
 
     def evaluate(self, network: nn.Module, split: str, processes: Processes) -> Metrics:
         """Return the accuracy of hard nearest neighbours among the training images."""
-        return neighbors_right(self.images, network, split, self.config.k, processes)
+        return neighbor_accuracy(self.images, network, split, self.config.k, processes)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import softorder as so
 from softorder_experiments.config import require
 from softorder_experiments.models import MedianNetwork
-from softorder_experiments.printed import printed
+from softorder_experiments.paper_numbers import paper_numbers
 from softorder_experiments.relaxations import temperature
 from softorder_experiments.tasks.base import Metrics, Processes
 from softorder_experiments.tasks.numbers import NumbersConfig, NumbersTask
@@ -27,7 +27,7 @@ EPSILON = 0.1
 
 def printed_temperatures(relaxation: str, stochastic: bool) -> dict[int, float]:
     """Return tau by n as the paper prints it; of a relaxation that it has not, SoftSort's."""
-    table = printed()["temperatures"]
+    table = paper_numbers()["temperatures"]
     by_method = {(row["relaxation"], row["stochastic"]): row["tau"] for row in table["rows"]}
     taus = by_method.get((relaxation, stochastic)) or by_method["softsort", stochastic]
     return {n: float(tau) for n, tau in zip(table["n"], taus, strict=True)}
@@ -163,7 +163,7 @@ class Median(NumbersTask[MedianConfig]):
 
     def draw(self, network: nn.Module, record: Mapping[str, Any], path: Path) -> None:
         """Draw predicted against true medians, and the learning curve."""
-        from softorder_experiments.pictures import draw_medians
+        from softorder_experiments.figures import draw_medians
 
         alone = Processes(0, 1, next(network.parameters()).device, lambda tensor: tensor)
         batches = range(min(self.batches("test"), -(-_DRAWN // self.config.batch)))

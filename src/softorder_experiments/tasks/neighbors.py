@@ -15,7 +15,7 @@ _EMBEDDED_AT_ONCE = 500
 _DISTANCES_AT_ONCE = 2**24  # 128 MB
 
 
-def neighbors_right(
+def neighbor_accuracy(
     images: Images, features: Features, split: str, k: int, processes: Processes
 ) -> Metrics:
     """Return the share of the queries that their k nearest candidates classify rightly."""
@@ -33,7 +33,7 @@ def neighbors_right(
     return {**accuracy, "candidates": len(labels)}
 
 
-def classes_right(images: Images, logits: Features, split: str, processes: Processes) -> Metrics:
+def class_accuracy(images: Images, logits: Features, split: str, processes: Processes) -> Metrics:
     """Return the share of the queries whose likeliest class is the right one."""
     return _accuracy(images, lambda x: logits(x).argmax(-1).cpu(), split, processes)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from softorder_experiments import data
 from softorder_experiments.config import require
-from softorder_experiments.errors import choose
+from softorder_experiments.errors import look_up
 from softorder_experiments.models import INITIALIZATIONS, centre
 from softorder_experiments.relaxations import RelaxedTraining
 from softorder_experiments.tasks.base import Processes, Task, stream
@@ -68,7 +68,7 @@ class NumbersTask(Task[C]):
     def __init__(self, config: C) -> None:
         super().__init__(config)
         self.relaxation = config.new_relaxation()
-        self._initialize = choose("initialization", config.initialization, INITIALIZATIONS)
+        self._initialize = look_up("initialization", config.initialization, INITIALIZATIONS)
         pools = data.load(config.data)
         self._sizes = {split: len(pool) for split, pool in pools.items()}
         self.numbers = {

@@ -111,7 +111,7 @@ class Sort(NumbersTask[SortConfig]):
         counts = torch.zeros(3, dtype=torch.int64, device=processes.device)
         for batch in range(processes.rank, self.batches(split), processes.count):
             images, values = self.sequences(split, batch, processes)
-            right = elements_right(network(images), values)
+            right = correct_elements(network(images), values)
             counts += torch.stack([counts.new_tensor(len(right)), right.all(-1).sum(), right.sum()])
         sequences, permutations, elements = processes.gather(counts[None]).sum(0).tolist()
         return {
@@ -122,7 +122,7 @@ class Sort(NumbersTask[SortConfig]):
 
     def draw(self, network: nn.Module, record: Mapping[str, Any], path: Path) -> None:
         """Draw a test sequence, its soft permutation and the learning curve."""
-        from softorder_experiments.pictures import draw_sorting
+        from softorder_experiments.figures import draw_sorting
 
         generator = stream(self.config.seed, "picture")
         images, values = self.numbers["test"].draw((self.config.n,), generator)
@@ -132,7 +132,7 @@ class Sort(NumbersTask[SortConfig]):
         draw_sorting(images[:, 0], values, matrix, record, path)
 
 
-def elements_right(scores: Tensor, values: Tensor) -> Tensor:
+def correct_elements(scores: Tensor, values: Tensor) -> Tensor:
     """Tell for each position whether a hard sort puts the right value there, in decreasing order.
 
     Equal values are right in either order.

@@ -45,9 +45,9 @@ def show_plan(
     table = Table(
         *words, *numbers, title=f"{sweep.name}, the plan", box=box.SIMPLE, padding=(0, 1, 0, 0)
     )
-    done = finished_runs(Path(sweep.place.out))
+    done = finished_runs(Path(sweep.execution.out))
     work, longest = 0.0, 0.0
-    for cell, chosen, of_run in zip(sweep.cells, sweep.choose(), seconds, strict=True):
+    for cell, chosen, of_run in zip(sweep.cells, sweep.selected_configs(), seconds, strict=True):
         total = sweep.count_of(cell)
         finished = sum(run.name in done for run in sweep.runs_of(cell, chosen))
         left = (of_run or 0.0) * (total - finished)
@@ -73,8 +73,8 @@ def show_plan(
 
 def list_runs(console: Console, sweep: Sweep) -> None:
     """Name every run that can be named before anything is chosen."""
-    done = finished_runs(Path(sweep.place.out))
-    for cell, chosen in zip(sweep.cells, sweep.choose(), strict=True):
+    done = finished_runs(Path(sweep.execution.out))
+    for cell, chosen in zip(sweep.cells, sweep.selected_configs(), strict=True):
         for run in sweep.runs_of(cell, chosen):
             state = "finished" if run.name in done else "-"
             console.print(f"{run.name}  {state}", highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Checks what was read from a file: has it the form that the program relies on?"""
+"""Checks what was read from a file: has it the schema that the program relies on?"""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ class Kind:
 
 @dataclass(frozen=True)
 class ListOf:
-    """A list whose entries all have one form."""
+    """A list whose entries all have one schema."""
 
-    entry: Form
+    entry: Schema
 
 
 @dataclass(frozen=True)
 class MapOf:
-    """An object with names of its own, whose values all have one form.
+    """An object with names of its own, whose values all have one schema.
 
     Attributes:
-        value: That form.
+        value: That schema.
         needed: Names that it must have.
     """
 
-    value: Form
+    value: Schema
     needed: tuple[str, ...] = ()
 
 
-# A mapping has the form of each name that an object must have; it may have others.
-Form = Kind | ListOf | MapOf | Mapping[str, Any]
+# A mapping has the schema of each name that an object must have; it may have others.
+Schema = Kind | ListOf | MapOf | Mapping[str, Any]
 
 
 def _is_number(value: Any) -> bool:
@@ -72,39 +72,39 @@ OPTIONAL_NUMBER = Kind(f"{NUMBER.words}, or null", lambda value: value is None o
 OPTIONAL_WHOLE = Kind(f"{WHOLE.words}, or null", lambda value: value is None or _is_whole(value))
 
 
-def find_problem(form: Form, content: Any, name: str = "") -> str | None:
-    """Say what in the content is not as the form has it; None if all of it is.
+def find_problem(schema: Schema, content: Any, name: str = "") -> str | None:
+    """Say what in the content is not as the schema has it; None if all of it is.
 
     Args:
-        form: What it must be.
+        schema: What it must be.
         content: What was read.
         name: Of the content, in the sentence.
     """
-    if isinstance(form, Kind):
-        return None if form.holds(content) else _sentence(name, form.words, content)
-    if isinstance(form, ListOf):
+    if isinstance(schema, Kind):
+        return None if schema.holds(content) else _sentence(name, schema.words, content)
+    if isinstance(schema, ListOf):
         if not isinstance(content, list):
             return _sentence(name, "a list", content)
-        parts = ((form.entry, entry, f"{name}[{i}]") for i, entry in enumerate(content))
+        parts = ((schema.entry, entry, f"{name}[{i}]") for i, entry in enumerate(content))
         return _first_problem(parts)
     if not isinstance(content, dict):
         return _sentence(name, "an object with names", content)
-    needed = form.needed if isinstance(form, MapOf) else form
+    needed = schema.needed if isinstance(schema, MapOf) else schema
     missing = next((key for key in needed if key not in content), None)
     if missing is not None:
         return f"{_join(name, missing)} is missing"
-    if isinstance(form, MapOf):
+    if isinstance(schema, MapOf):
         strange = next((key for key in content if not _is_text(key)), None)
         if strange is not None:
             return _sentence(f"a name in {name}", TEXT.words, strange)
         return _first_problem(
-            (form.value, value, _join(name, key)) for key, value in content.items()
+            (schema.value, value, _join(name, key)) for key, value in content.items()
         )
-    return _first_problem((part, content[key], _join(name, key)) for key, part in form.items())
+    return _first_problem((part, content[key], _join(name, key)) for key, part in schema.items())
 
 
 def _first_problem(parts: Any) -> str | None:
-    found = (find_problem(form, content, name) for form, content, name in parts)
+    found = (find_problem(schema, content, name) for schema, content, name in parts)
     return next((problem for problem in found if problem), None)
 
 

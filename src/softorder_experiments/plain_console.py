@@ -16,10 +16,10 @@ class PlainConsole(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return what is shown for a string, in a table too."""
-        return super().render_str(visible(text), **options)
+        return super().render_str(escape_control_characters(text), **options)
 
 
-def visible(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """Return a text in which what would command the terminal is written as Python writes it."""
     return "".join(
         char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text

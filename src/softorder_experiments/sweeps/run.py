@@ -10,10 +10,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from softorder_experiments.display import StatusFile, say_at_once
 from softorder_experiments.engine import stop_signals
-from softorder_experiments.errors import UserError, replace
-from softorder_experiments.launch import Stopped, carry_out
+from softorder_experiments.errors import UserError, write_atomically
+from softorder_experiments.launch import Stopped, run_task
+from softorder_experiments.progress_display import StatusFile, say_at_once
 from softorder_experiments.runs import BusyError, finished_runs, warn_of_bad_lines
 from softorder_experiments.sweeps.sweep import Job, Sweep
 from softorder_experiments.sweeps.watch import Watch
@@ -28,10 +28,10 @@ class SweepStopped(Exception):
     """A sweep that was interrupted; every run of it can go on."""
 
 
-def carry_out_sweep(sweep: Sweep, workers: Workers, console: Console) -> None:
+def run_sweep(sweep: Sweep, workers: Workers, console: Console) -> None:
     """Run all that is not finished; a run that fails says why in its folder, and others go on."""
     sweep.make_folder()
-    warn_of_bad_lines(Path(sweep.place.out), console)
+    warn_of_bad_lines(Path(sweep.execution.out), console)
     with _stop_file(sweep.stop_file) as asked:
         for jobs in sweep.phases():
             for job in jobs:
@@ -39,7 +39,7 @@ def carry_out_sweep(sweep: Sweep, workers: Workers, console: Console) -> None:
             if left := _left(jobs):
                 sweep.find_data()
                 with workers.ready(len(left)) as count, Watch(sweep, jobs, count, console):
-                    _carry_out_all(jobs, asked, console)
+                    _run_all(jobs, asked, console)
             sweep.write_summary()
 
 
@@ -58,13 +58,13 @@ def _stop_file(path: Path) -> Iterator[Callable[[], bool]]:
         path.unlink(missing_ok=True)
 
 
-def _carry_out_all(jobs: Sequence[Job], asked: Callable[[], bool], console: Console) -> None:
+def _run_all(jobs: Sequence[Job], asked: Callable[[], bool], console: Console) -> None:
     fruitless = 0
     while left := _left(jobs):
         before = _progress(jobs)
         lost = "a run was stopped from outside"
         try:
-            call(carry_out_job, _until(asked, left))
+            call(run_job, _until(asked, left))
         except Exception as error:
             first, *_ = [*str(error).splitlines(), ""]
             lost = f"{type(error).__name__}: {first[:120]}"
@@ -84,7 +84,7 @@ def _carry_out_all(jobs: Sequence[Job], asked: Callable[[], bool], console: Cons
 
 def _left(jobs: Sequence[Job]) -> list[Job]:
     """Return the jobs that are neither finished nor failed."""
-    done = finished_runs(Path(jobs[0].place.out)) if jobs else {}
+    done = finished_runs(Path(jobs[0].execution.out)) if jobs else {}
     return [job for job in jobs if job.run.name not in done and not job.run.failure.exists()]
 
 
@@ -102,7 +102,7 @@ def _until(asked: Callable[[], bool], jobs: Sequence[Job]) -> Iterator[Job]:
         yield job
 
 
-def carry_out_job(job: Job) -> None:
+def run_job(job: Job) -> None:
     """Carry out one run on a worker; whatever goes wrong is written into its folder."""
     try:
         task = TASKS[job.task](job.config)
@@ -110,7 +110,7 @@ def carry_out_job(job: Job) -> None:
         while not job.stop.exists():
             with contextlib.suppress(BusyError):
                 quiet = Console(quiet=True)
-                carry_out(task, job.place, quiet, display=display, is_stopped=job.stop.exists)
+                run_task(task, job.execution, quiet, display=display, is_stopped=job.stop.exists)
                 return
             time.sleep(_BUSY_SECONDS)  # another sweep is at it, and will have finished it
     except Stopped:
@@ -118,4 +118,4 @@ def carry_out_job(job: Job) -> None:
     except Exception as error:
         text = str(error) if isinstance(error, UserError) else traceback.format_exc()
         job.run.create(job.task, job.config)
-        replace(job.run.failure, text.encode())
+        write_atomically(job.run.failure, text.encode())
