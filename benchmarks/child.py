@@ -28,7 +28,7 @@ ALL_ROWS_UP_TO = 2000
 
 
 def make_input(shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return x, uniform in [0, 1), and a cotangent for the result; always the same."""
+    """Return x, uniform in [0, 1), and a cotangent, always with the same seed."""
     generator = torch.Generator().manual_seed(20)
     return torch.rand(shape, generator=generator), torch.randn(shape, generator=generator)
 

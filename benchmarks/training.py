@@ -21,7 +21,8 @@ import torch
 from rich.console import Console
 
 from softorder_experiments.config import Execution
-from softorder_experiments.engine import Trainer, make_fabric
+from softorder_experiments.devices import make_fabric
+from softorder_experiments.engine import Trainer
 from softorder_experiments.machine import describe
 from softorder_experiments.measuring import take_turns, time_call
 from softorder_experiments.memory import keep_freed_memory

@@ -10,7 +10,8 @@ from torch import nn
 
 import softorder as so
 from softorder_experiments.config import Execution
-from softorder_experiments.engine import Trainer, make_fabric
+from softorder_experiments.devices import make_fabric
+from softorder_experiments.engine import Trainer
 from softorder_experiments.errors import UserError
 from softorder_experiments.models import DigitNetwork, MedianNetwork
 from softorder_experiments.progress_display import SilentDisplay

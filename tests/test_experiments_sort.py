@@ -15,7 +15,8 @@ import softorder as so
 from softorder_experiments import data
 from softorder_experiments.config import Execution, from_json, override, parse_settings
 from softorder_experiments.data import Pool
-from softorder_experiments.engine import Trainer, make_fabric
+from softorder_experiments.devices import make_fabric
+from softorder_experiments.engine import Trainer
 from softorder_experiments.errors import UserError
 from softorder_experiments.models import DigitNetwork, he_normal, truncated_normal
 from softorder_experiments.progress_display import SilentDisplay
@@ -358,7 +359,7 @@ def test_wrong_settings_are_errors_that_help(setting, text):
         ({"relaxation": "softsrt"}, "Did you mean 'softsort'"),
         ({"initialization": "he"}, "Did you mean 'he-normal'"),
         ({"data": "mnst"}, "Did you mean 'mnist'"),
-        ({"metric": "square", "relaxation": "neuralsort"}, "only softsort has another"),
+        ({"metric": "square", "relaxation": "neuralsort"}, "only softsort has other"),
     ],
 )
 def test_wrong_names_are_errors_with_the_nearest(fields, text):
@@ -370,7 +371,7 @@ def test_configurations_survive_json_and_are_told_apart():
     config = paper({"n": 9})
     fields = dataclasses.asdict(config)
     assert from_json(SortConfig, fields) == config
-    with pytest.raises(UserError, match="another version"):
+    with pytest.raises(UserError, match="Another version"):
         from_json(SortConfig, {**fields, "colour": "red"})
     marks = [c.fingerprint() for c in (config, paper({}), short({}), embedded({}))]
     assert len(set(marks)) == 4

@@ -320,7 +320,7 @@ def test_a_point_on_a_busy_machine_warns_is_marked_and_is_measured_again(tmp_pat
     assert "its time is unreliable" in said
     assert (busy["other_work"], busy["attempts"]) == (0.2, 3)  # the least disturbed
     assert re.search(r"s \*", show([busy]))
-    assert "* 1 measured while other processes took more than 10% of the processors" in show([busy])
+    assert "* 1 measured while other processes used more than 10% of the processors" in show([busy])
     # The same command measures it again, until nothing disturbs it.
     (idle,) = speed.measure_points(points, tmp_path, LIMITS, console)
     assert (idle["other_work"], idle["attempts"]) == (0.01, 2)
@@ -339,7 +339,7 @@ def test_a_disturbed_time_is_in_no_ratio_and_no_figure():
     assert figure.runs == (records[0],)
     (table,) = (table for table in page.tables()["speed"] if table.title == "Every point")
     assert [row[2].text for row in table.rows] == ["100 ms", "100 ms *"]
-    assert "*: while other processes took more than 10% of the processors" in table.about
+    assert "*: while other processes used more than 10% of the processors" in table.about
     assert not measuring.is_disturbed({**busy[0], "outcome": OUT_OF_MEMORY})
 
 
@@ -371,7 +371,7 @@ def test_the_command_shows_time_memory_and_the_papers_ratios(tmp_path):
     words += [word for name in methods for word in ("--method", name)]
     result = CliRunner().invoke(cli.app, words, env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output
-    for part in ("time per epoch, cpu", "peak memory", "Spearman", "the paper, on its CPU: 1.8"):
+    for part in ("time per epoch, cpu", "peak memory", "Spearman", "in the paper, on its CPU: 1.8"):
         assert part in result.output
     shown = CliRunner().invoke(cli.app, ["show", str(tmp_path)], env={"COLUMNS": "160"})
     assert "SoftSort |.|², softorder" in shown.output

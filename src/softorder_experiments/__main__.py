@@ -1,4 +1,4 @@
-"""The command `softorder`; says what to install where the extra is missing."""
+"""The command `softorder`; says what to install if the experiments' packages are missing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main() -> None:
             "softorder: the experiments need packages that are not installed "
             f"({', '.join(missing)}). Install them with:\n\n"
             '    pip install "softorder[experiments]"\n\n'
-            "The library itself works without; `python -m softorder info` tells what is here."
+            "The library itself works without them; `python -m softorder info` describes it."
         )
     from softorder_experiments.cli import run_command_line
 

@@ -1,4 +1,4 @@
-"""Pictures of what was learnt."""
+"""Figures of a trained model and its learning curve."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import matplotlib
 from torch import Tensor
+
+from softorder_experiments.metric_labels import metric_label
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -20,10 +22,10 @@ def draw_sorting(
 
     Args:
         images: (n, height, width).
-        values: What they say.
+        values: The numbers in the images.
         matrix: (n, n), positions by items.
-        record: Of the run, for its curve.
-        path: Where to write.
+        record: The record of the run, for its curve.
+        path: The file to write.
     """
     n = len(images)
     figure = plt.figure(figsize=(11, 3.6), layout="constrained")
@@ -40,7 +42,7 @@ def draw_sorting(
 
 def _draw_matrix(axes: Any, values: Tensor, matrix: Tensor) -> None:
     axes.imshow(matrix.numpy(), cmap="cividis", vmin=0, vmax=1)
-    axes.set_title("its soft permutation (rings: the truth)", fontsize=10)
+    axes.set_title("its soft permutation (rings: true positions)", fontsize=10)
     axes.set_xlabel("item, by its true value")
     axes.set_ylabel("position")
     axes.set_xticks(range(len(values)), values.tolist(), rotation=45, fontsize=8)
@@ -67,7 +69,7 @@ def draw_accuracy(record: Mapping[str, Any], path: Path) -> None:
     """Draw the learning curve of a classifier."""
     figure, axes = plt.subplots(figsize=(5, 3.6), layout="constrained")
     _draw_curve(axes, record, ["accuracy"])
-    axes.autoscale(axis="y")  # what matters is near 1
+    axes.autoscale(axis="y")  # the interesting part is near 1
     _save(figure, path)
 
 
@@ -81,7 +83,7 @@ def _draw_curve(axes: Any, record: Mapping[str, Any], metrics: Sequence[str]) ->
     epochs = [entry["epoch"] for entry in curve]
     for metric, style in zip(metrics, ("-", "--"), strict=False):
         shares = [entry["validation"][metric] for entry in curve]
-        axes.plot(epochs, shares, style, color="tab:blue", label=metric.replace("_", " "))
+        axes.plot(epochs, shares, style, color="tab:blue", label=metric_label(metric))
     axes.set_ylim(0, 1)
     axes.set_xlabel("epoch")
     axes.set_title("validation, and the training loss", fontsize=10)

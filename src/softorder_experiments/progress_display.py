@@ -1,4 +1,4 @@
-"""Shows how training goes: live on a terminal, in plain lines elsewhere."""
+"""Shows the progress of training: a live bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from softorder_experiments.metric_labels import metric_label
+
 _LINE_SECONDS = 30.0
 _STATUS_SECONDS = 1.0
 
 
 class Display(ABC):
-    """What the engine tells while it works."""
+    """Receives the progress of the engine."""
 
     def __enter__(self) -> Display:
         return self
@@ -37,37 +39,37 @@ class Display(ABC):
 
     @abstractmethod
     def begin(self, step: int, steps_per_epoch: int, epochs: int) -> None:
-        """Training starts, or goes on, at a step."""
+        """Training starts, or resumes, at a step."""
 
     @abstractmethod
     def step(self, step: int, loss: float) -> None:
-        """Some steps were made; the mean loss of the epoch so far."""
+        """Show the current step and the mean loss of the epoch so far."""
 
     @abstractmethod
     def epoch(self, entry: Mapping[str, Any]) -> None:
-        """An epoch was validated: a point of the curve."""
+        """Show the entry of an epoch that was validated."""
 
     @abstractmethod
     def note(self, text: str) -> None:
-        """Say a line."""
+        """Print a line."""
 
     def warn(self, text: str) -> None:
-        """Say a line, in the middle of anything else: called by signals."""
-        say_at_once(text)
+        """Show a line at once, even from a signal handler."""
+        write_to_stderr(text)
 
 
-def say_at_once(text: str) -> None:
-    """Say a line on the standard error, whatever else is being written: for signals."""
+def write_to_stderr(text: str) -> None:
+    """Write a line to standard error at once; safe in a signal handler."""
     os.write(sys.stderr.fileno(), f"\n{text}\n".encode())
 
 
 def make_display(console: Console, metric: str) -> Display:
-    """Return a display that suits the output."""
+    """Return a live display for a terminal, plain lines otherwise."""
     return LiveDisplay(console, metric) if console.is_terminal else LineDisplay(console, metric)
 
 
 class LiveDisplay(Display):
-    """A progress bar with epoch, rate, time left, loss and the validation metric."""
+    """A progress bar with epoch, rate, remaining time, loss and the validation metric."""
 
     def __init__(self, console: Console, metric: str) -> None:
         self._metric = metric
@@ -78,7 +80,7 @@ class LiveDisplay(Display):
             TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
             TextColumn("loss {task.fields[loss]}"),
-            TextColumn(f"{_words(metric)} [bold]{{task.fields[metric]}}"),
+            TextColumn(f"{metric_label(metric)} [bold]{{task.fields[metric]}}"),
             console=console,
             refresh_per_second=4,
             speed_estimate_period=120,
@@ -107,7 +109,7 @@ class LiveDisplay(Display):
         )
 
     def step(self, step: int, loss: float) -> None:
-        """Move the bar."""
+        """Update the bar."""
         self._progress.update(
             self._task,
             completed=step,
@@ -121,35 +123,35 @@ class LiveDisplay(Display):
         self._progress.update(self._task, metric=f"{entry['validation'][self._metric]:.4g}")
 
     def note(self, text: str) -> None:
-        """Say a line above the bar."""
+        """Print a line above the bar."""
         self._progress.console.print(text, highlight=False)
 
 
 class LineDisplay(Display):
-    """A line now and then, and one for each epoch."""
+    """Prints a line every 30 seconds, and one for each epoch."""
 
     def __init__(self, console: Console, metric: str) -> None:
         self._console, self._metric = console, metric
 
     def begin(self, step: int, steps_per_epoch: int, epochs: int) -> None:
-        """Remember what the lines are about."""
+        """Remember the length of the run."""
         self._steps_per_epoch, self._epochs = steps_per_epoch, epochs
         self._clock = _Rate(step)
         self._last = time.monotonic()
 
     def step(self, step: int, loss: float) -> None:
-        """Say a line if the last is some time ago."""
+        """Print a line if the last one is old enough."""
         if time.monotonic() - self._last >= _LINE_SECONDS:
             self._line(step, f"loss {loss:.4g}")
 
     def epoch(self, entry: Mapping[str, Any]) -> None:
-        """Say a line."""
+        """Print a line."""
         value = entry["validation"][self._metric]
-        text = f"loss {entry['loss']:.4g}  {_words(self._metric)} {value:.4g}"
+        text = f"loss {entry['loss']:.4g}  {metric_label(self._metric)} {value:.4g}"
         self._line(entry["step"], text)
 
     def note(self, text: str) -> None:
-        """Say a line."""
+        """Print a line."""
         self._console.print(text, highlight=False, soft_wrap=True)
 
     def _line(self, step: int, text: str) -> None:
@@ -164,30 +166,30 @@ class LineDisplay(Display):
 
 
 class SilentDisplay(Display):
-    """Says nothing: for all processes but the first."""
+    """Prints nothing: for all processes but the first."""
 
     def begin(self, step: int, steps_per_epoch: int, epochs: int) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     def step(self, step: int, loss: float) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     def epoch(self, entry: Mapping[str, Any]) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     def note(self, text: str) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     def warn(self, text: str) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 class StatusFile(SilentDisplay):
-    """Writes how far a run is into a file, for whoever watches a sweep.
+    """Writes the progress of a run into a file, from which a sweep shows it.
 
     Args:
-        path: The file, in a folder that is there when training begins.
-        metric: The validation metric to tell.
+        path: The file; its folder exists when training begins.
+        metric: The validation metric to report.
     """
 
     def __init__(self, path: Path, metric: str) -> None:
@@ -199,7 +201,7 @@ class StatusFile(SilentDisplay):
             self._path.unlink(missing_ok=True)
 
     def begin(self, step: int, steps_per_epoch: int, epochs: int) -> None:
-        """Say where it runs."""
+        """Write where the run is executed."""
         self._steps_per_epoch = steps_per_epoch
         self._clock = _Rate(step)
         self._status = {
@@ -214,7 +216,7 @@ class StatusFile(SilentDisplay):
         self._write()
 
     def step(self, step: int, loss: float) -> None:
-        """Say how far it is, once in a second."""
+        """Write the progress, at most once a second."""
         epoch = (step - 1) // self._steps_per_epoch + 1
         rate = self._clock.rate(step)
         self._status |= {"epoch": epoch, "step": step, "rate": rate, "loss": loss}
@@ -222,13 +224,13 @@ class StatusFile(SilentDisplay):
             self._write()
 
     def epoch(self, entry: Mapping[str, Any]) -> None:
-        """Say the metric."""
+        """Record the validation metric."""
         self._status["metric"] = entry["validation"][self._metric]
 
     def _write(self) -> None:
         self._last = time.monotonic()
         partial = self._path.with_suffix(".partial")
-        # Nothing depends on it: a full disk stops the run when a checkpoint is written.
+        # Errors are ignored: on a full disk, the next checkpoint raises one.
         with contextlib.suppress(OSError):
             partial.write_text(json.dumps(self._status))
             partial.replace(self._path)
@@ -242,7 +244,3 @@ class _Rate:
 
     def rate(self, step: int) -> float:
         return (step - self._step) / max(time.monotonic() - self._time, 1e-9)
-
-
-def _words(metric: str) -> str:
-    return metric.replace("_", " ")

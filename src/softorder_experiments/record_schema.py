@@ -1,4 +1,4 @@
-"""The schema of a record: what tables, pages and sweeps rely on, by task."""
+"""The schema of records, by task: the fields that tables, pages and sweeps rely on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _EVERY: dict[str, Schema] = {
 _CONFIG: dict[str, Schema] = {"preset": TEXT, "data": TEXT, "seed": WHOLE}
 _TRAINED: dict[str, Schema] = {"best_epoch": WHOLE, "images_per_second": NUMBER}
 _METHOD: dict[str, Schema] = {"relaxation": TEXT, "stochastic": TRUTH}
-# Of each task: the settings, and the metrics, that its table in the report shows.
+# For each task, the settings and the metrics that its table in the report shows.
 _OF_TASK: dict[str, tuple[dict[str, Schema], tuple[str, ...]]] = {
     "sort": ({"n": WHOLE, **_METHOD}, ("permutations_right",)),
     "median": ({"n": WHOLE, **_METHOD}, ("mean_squared_error", "spearman")),
@@ -65,18 +65,18 @@ _TIMED: dict[str, Schema] = {
 
 
 def find_record_problem(content: Any) -> str | None:
-    """Say why a line is not a record that this version can read; None if it is."""
+    """Return why this version cannot read a line as a record, or None if it can."""
     heading = find_problem({"schema": WHOLE, "task": TEXT}, content)
     if heading:
         return heading
     if content["schema"] != SCHEMA_VERSION:
-        return f"schema must be {SCHEMA_VERSION}; got {content['schema']}, of another version"
+        return f"schema must be {SCHEMA_VERSION}; got {content['schema']}, from another version"
     if content["task"] == SPEED:
         timed = _TIMED if content.get("outcome") == "ok" else {}
         return (
             find_problem(_SPEED, content)
             or find_problem(timed, content)
-            # Where the system tells: not on every machine.
+            # Not every system reports it.
             or find_problem(OPTIONAL_NUMBER, content.get("other_work"), "other_work")
         )
     return find_problem(_form_of_task(content["task"]), content) or (

@@ -1,4 +1,4 @@
-"""The page: tables and figures of everything that was run, in one file."""
+"""The report: one page with tables and figures of all runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from softorder_experiments.speed import (
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table: what it says, what it is sorted by, and the runs behind it."""
+    """A cell of a table: its text, its sorting key, and its runs."""
 
     text: str
     key: float | None = None
@@ -59,14 +59,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """What the page is made of."""
+    """The content of the page."""
 
     records: Sequence[Record]
     benchmark: Benchmark
 
     @classmethod
     def read(cls, where: Path, benchmark: Path | None) -> Report:
-        """Read the records of a folder, all of which must be right, and a benchmark's lines."""
+        """Read the records of a folder, which must all be valid, and the lines of a benchmark."""
         return cls(read_records(where), Benchmark.read(benchmark))
 
     def charts(self) -> dict[str, list[Chart]]:
@@ -116,10 +116,10 @@ class Report:
 
 
 def write_report(where: Path, benchmark: Path | None, out: Path) -> list[BadLine]:
-    """Write the page about a folder of records, and the lines of a benchmark if there are any.
+    """Write the page for a folder of records, with the lines of a benchmark if given.
 
     Returns:
-        The lines of the folder that are no records, and not in the page.
+        The bad lines of the folder, which are not on the page.
     """
     records, bad = read_lines(where, find_unknown_method)
     write_atomically(out, Report(records, Benchmark.read(benchmark)).render().encode())
@@ -127,7 +127,7 @@ def write_report(where: Path, benchmark: Path | None, out: Path) -> list[BadLine
 
 
 def anchor(run: Record) -> str:
-    """Return the name by which a link finds a run in the list of runs."""
+    """Return the anchor of a run in the list of runs."""
     return "run-" + re.sub(r"\W+", "-", f"{run['run']}-{run['date']}")
 
 
@@ -155,7 +155,7 @@ def _of_paper(table: dict[str, Any], records: Sequence[Record]) -> Table:
 
 
 def _of_shortened(records: Sequence[Record]) -> list[Table]:
-    """Return the runs that are no answer to a cell of the paper's tables."""
+    """Return the table of shortened runs."""
     rows = [
         (
             Cell(table["title"].partition(":")[0]),
@@ -170,15 +170,15 @@ def _of_shortened(records: Sequence[Record]) -> list[Table]:
         for line in shortened_lines_of(table, records)
     ]
     about = (
-        "These runs have fewer epochs than their preset, fewer steps than an epoch has, or a "
-        "smaller test: they show that a cell can be run, not what would come out of it."
+        "These runs have fewer epochs than their preset, fewer steps per epoch, or a smaller test. "
+        "They show that an experiment runs; their results do not compare with the paper's."
     )
     head = ("table", "cell", "trained", "tested on", "result", "setting", "hardware")
     return [Table("shortened", "Shortened runs", about, head, rows)] if rows else []
 
 
 def _of_speed(records: Sequence[Record]) -> list[Table]:
-    """Return a line for each point that was tried."""
+    """Return a line for each measured point."""
     rows = []
     for record in records:
         config, metrics = record["config"], record["metrics"]
@@ -200,13 +200,14 @@ def _of_speed(records: Sequence[Record]) -> list[Table]:
         )
     head = ("method", "n", "time per epoch", "peak memory", "Spearman's rho", "epochs", "order")
     about = (
-        "Each point in a process of its own. Order: of the scores at the start. Loss: as printed, "
-        "or as behind the paper's learning curves. Running out of memory or time is a result."
+        "Each point is measured in a process of its own. Order: the order of the initial scores. "
+        "Loss: as printed, or as behind the paper's learning curves. Running out of memory or time "
+        "is a result."
     )
     if any(map(is_disturbed, records)):
         about += (
-            f" *: while other processes took more than {DISTURBANCE:.0%} of the processors; "
-            "such times are in no figure and no ratio."
+            f" *: while other processes used more than {DISTURBANCE:.0%} of the processors; "
+            "such times are left out of figures and ratios."
         )
     return [Table("speed", "Every point", about, (*head, "loss", "device"), rows)] if rows else []
 
@@ -232,20 +233,20 @@ def _of_ratios(records: Sequence[Record]) -> Table:
                     )
                 )
     about = (
-        "Time over that of SoftSort |.|² as printed. The paper says it of its largest n and of "
-        "TensorFlow, and that PyTorch is similar; ours are in PyTorch."
+        "Time divided by that of SoftSort |.|² as printed. The paper reports its largest n in "
+        "TensorFlow, and says that PyTorch is similar; our times are in PyTorch."
     )
     head = ("method", "device", "n", "the paper", "ours")
     return Table("ratios", "How many times slower", about, head, rows)
 
 
 _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
-# What stands beside the methods that the paper plots. It does not say which NeuralSort it plots.
+# Our methods for those in the paper's plots, which do not say which NeuralSort they show.
 _PLOTTED = {"NeuralSort": "neuralsort-corrected", "SoftSort": "softsort-square-dense"}
 
 
 def _of_memory(records: Sequence[Record]) -> Table:
-    """Return the n at which the paper's formulas, in PyTorch, have no memory left."""
+    """Return the n at which the paper's formulas run out of memory in PyTorch."""
     rows = []
     for theirs in paper_numbers()["speed"]["out_of_memory"]:
         name = _PLOTTED[theirs["method"]]
@@ -260,7 +261,7 @@ def _of_memory(records: Sequence[Record]) -> Table:
         if failed:
             ours = f"n = {min(failed):,}"
         elif enough:
-            ours = f"enough for n = {max(enough):,}"
+            ours = f"runs at n = {max(enough):,}"
         last = min(failed, default=max(enough, default=0))
         rows.append(
             (
@@ -274,7 +275,7 @@ def _of_memory(records: Sequence[Record]) -> Table:
     head = ("method", "device", "the paper", "ours", "the paper's hardware")
     about = (
         "The n at which formulas that build the matrix run out of memory, in PyTorch. The paper "
-        "does not say which NeuralSort it ran; ours is the corrected one. SoftSort has |.|²."
+        "does not say which NeuralSort it used; ours is the corrected one. SoftSort uses |.|²."
     )
     return Table("memory", "Out of memory", about, head, rows)
 
@@ -284,7 +285,7 @@ def _usual_on(device: str, records: Sequence[Record]) -> dict[tuple[str, int], R
 
 
 def _of_frameworks(records: Sequence[Record]) -> list[Table]:
-    """Return the times of softorder in other frameworks beside those in torch."""
+    """Return the times of softorder in other frameworks, relative to torch."""
     found = _usual_on("cpu", records)
     rows = []
     for name in (name for name, method in METHODS.items() if method.framework != "torch"):
@@ -299,7 +300,7 @@ def _of_frameworks(records: Sequence[Record]) -> list[Table]:
                     Cell(f"{ratio:.2g}", ratio, (here, there)),
                 )
             )
-    about = "softorder's time per epoch in each framework, over that in PyTorch, on the CPU."
+    about = "softorder's time per epoch in each framework, divided by that in PyTorch, on the CPU."
     head = ("method", "n", "time per epoch", "in PyTorch", "over PyTorch")
     return [Table("frameworks", "Other frameworks", about, head, rows)] if rows else []
 
@@ -348,7 +349,7 @@ def _of_runs(records: Sequence[Record]) -> Table:
         for record in records
     ]
     head = ("run", "date", "commit", "hardware", "versions", "time")
-    about = "Behind every number above: its run, and the commit of softorder that it ran on."
+    about = "The run behind every number above, and the commit of softorder that it used."
     return Table("runs", "Runs", about, head, rows)
 
 
@@ -367,10 +368,10 @@ def _of_origins(benchmark: Benchmark) -> Table:
         for line in benchmark.origins
     ]
     head = ("date", "commit", "hardware", "versions")
-    return Table("benchmark", "The benchmark", "Behind the peers' times.", head, rows)
+    return Table("benchmark", "The benchmark", "The benchmark behind the peers' times.", head, rows)
 
 
 def _number(text: str) -> float | None:
-    """Return the number that a text begins with, to sort by."""
+    """Return the number at the start of a text, for sorting."""
     found = re.match(r"[\d.]+", text)
     return float(found[0]) if found else None

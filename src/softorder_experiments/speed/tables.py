@@ -16,7 +16,7 @@ from softorder_experiments.speed.methods import METHODS
 
 
 def show_speed(console: Console, records: Sequence[Record]) -> None:
-    """Show time, memory and correlation by method and n, then the ratios of the paper."""
+    """Show time, memory and correlation by method and n, then the ratios beside the paper's."""
     for device in dict.fromkeys(record["device"] for record in records):
         here = [record for record in records if record["device"] == device]
         usual = [record for record in here if is_usual(record)]
@@ -33,23 +33,23 @@ def show_speed(console: Console, records: Sequence[Record]) -> None:
     by_run = {record["run"]: record for record in records}
     if count := sum(map(is_disturbed, by_run.values())):
         console.print(
-            f"* {count} measured while other processes took more than {DISTURBANCE:.0%} of the "
-            "processors. The same command on an idle machine measures them again.",
+            f"* {count} measured while other processes used more than {DISTURBANCE:.0%} of the "
+            "processors. Run the same command on an idle machine to measure them again.",
             highlight=False,
         )
 
 
 def is_usual(record: Record) -> bool:
-    """Tell whether a point has the printed loss, and began in no order."""
+    """Tell whether a point has the printed loss and random initial scores."""
     config = record["config"]
     return config["order"] == "random" and config["objective"] == "printed"
 
 
 def find_unknown_method(record: Record) -> str | None:
-    """Say that a record is of a method that this version does not have; None if it has it."""
+    """Return a problem if this version does not have the method of a record, or None."""
     if record["task"] != SPEED or record["config"]["method"] in METHODS:
         return None
-    return f"config.method must be one of this version; got {record['config']['method']!r}"
+    return f"config.method must be a method of this version; got {record['config']['method']!r}"
 
 
 def newest(records: Sequence[Record]) -> dict[tuple[str, int], Record]:
@@ -92,7 +92,7 @@ def _cell(record: Record | None, cell: Callable[[Record], str]) -> str:
 
 
 def time_of(record: Record) -> str:
-    """Say the time of an epoch, or why there is none; marked if other processes disturbed it."""
+    """Return the time of an epoch or why there is none, with * if other processes disturbed it."""
     is_ok = record["outcome"] == "ok"
     text = format_seconds(record["metrics"]["seconds_per_epoch"]) if is_ok else record["outcome"]
     return text + " *" * is_disturbed(record)
@@ -114,14 +114,14 @@ _QUANTITIES = {
 
 
 def _show_ratios(console: Console, found: dict[tuple[str, int], Record]) -> None:
-    """Say how many times SoftSort's dense time others take, beside what the paper says."""
+    """Print the ratios to the time of the dense SoftSort, beside the paper's ratios."""
     for name, ratio in paper_numbers()["speed"]["ratios"].items():
         other = paper_numbers()["speed"]["reference"]
         ratios = [f"{ours:.2g} (n = {n:,})" for n, ours in ratios_of(found, name, other)]
         if ratios:
             console.print(
                 f"{METHODS[name].about}, over SoftSort |.|² as printed: {', '.join(ratios)}; "
-                f"the paper, on its CPU: {ratio:g}",
+                f"in the paper, on its CPU: {ratio:g}",
                 highlight=False,
             )
 
@@ -129,7 +129,7 @@ def _show_ratios(console: Console, found: dict[tuple[str, int], Record]) -> None
 def ratios_of(
     found: dict[tuple[str, int], Record], name: str, other: str
 ) -> list[tuple[int, float]]:
-    """Return n and the time of a method over that of another, where both can be trusted."""
+    """Return n and the time of a method over that of another, where neither was disturbed."""
     times = {
         key: record["metrics"]["seconds_per_epoch"]
         for key, record in found.items()

@@ -1,4 +1,4 @@
-"""The tables of the paper as plans: which runs there are, and what may be searched."""
+"""The tables of the paper as plans: the runs, and the hyper-parameters to search."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Cell:
     """A cell of a table: one method on one problem.
 
     Args:
-        task: Its name.
-        config: With seed 0, and the hyper-parameters that are printed, or else a preset's.
-        grid: The hyper-parameters to search, each a few settings.
-        has_seeds: Whether another seed gives another number.
+        task: The name of the task.
+        config: The configuration with seed 0, and the paper's or the preset's hyper-parameters.
+        grid: The hyper-parameter settings to search.
+        has_seeds: Whether the result depends on the seed.
     """
 
     task: str
@@ -32,23 +32,23 @@ class Cell:
 
     @property
     def searched(self) -> tuple[str, ...]:
-        """Return the names of the hyper-parameters that a grid has."""
+        """Return the names of the hyper-parameters in the grid."""
         return tuple(self.grid[0]) if self.grid else ()
 
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What of a table is wanted; where nothing is given, all that the paper has.
+    """Which part of a table to run, and how. By default, everything in the paper's table.
 
     Args:
-        n: Lengths of sequences (tables 1 and 2).
-        relaxations: Which ones.
-        stochastic: Only with noise, or only without.
-        data: Data sets; others than MNIST for tables 1 and 2 too.
-        preset: To begin with: by default `embedded` for digits, else `paper`.
+        n: The sequence lengths (tables 1 and 2).
+        relaxations: The relaxations.
+        stochastic: Only methods with noise, or only without.
+        data: The data sets.
+        preset: The preset to start from (default: `embedded` for digits, else `paper`).
         settings: Further settings, NAME=VALUE, for every task that has them.
-        baselines: Whether table 3 has its baselines.
-        threads: Of each run on the CPU.
+        baselines: Whether to include the baselines of table 3.
+        threads: CPU threads per run.
     """
 
     n: tuple[int, ...] = ()
@@ -61,20 +61,20 @@ class TableOptions:
     threads: int = Settings.threads
 
     def methods(self) -> list[dict[str, Any]]:
-        """Return the wanted methods, as fields of a configuration."""
+        """Return the chosen methods, as fields of a configuration."""
         wanted = self.relaxations or ("neuralsort", "softsort")
         noises = (False, True) if self.stochastic is None else (self.stochastic,)
         pairs = itertools.product(wanted, noises)
         return [{"relaxation": name, "stochastic": noise} for name, noise in pairs]
 
     def configure(self, task: str, given: Mapping[str, Any]) -> Any:
-        """Return the configuration that `softorder run` would have with these options."""
+        """Return the configuration that `softorder run` makes from these options."""
         task_type = TASKS[task]
         fields = {field.name for field in dataclasses.fields(task_type.config_type)}
         settings = [text for text in self.settings if _name(text) in fields]
         given = {**given, "threads": self.threads}
         changes = {**given, **parse_settings(task_type.config_type, settings)}
-        # Where nothing is trained, there is nothing to shorten.
+        # Tasks without training have no short preset.
         no_short = self.preset == "short" and issubclass(task_type, Measurement)
         return configure(task, None if no_short else self.preset, changes)
 
@@ -141,7 +141,7 @@ TABLES = {"table1": table1, "table2": table2, "table3": table3}
 def plan(table: str, choice: TableOptions, *, grid: bool = False) -> list[Cell]:
     """Return the cells of a table, each once.
 
-    A setting that no cell has is an error, and one that the table decides, or the grid.
+    It is an error to set a field that the table or the grid determines, or that no cell has.
     """
     cells = look_up("table", table, TABLES)(choice)
     for name in map(_name, choice.settings):
@@ -153,7 +153,7 @@ def plan(table: str, choice: TableOptions, *, grid: bool = False) -> list[Cell]:
                 _DECIDED.get(name, "Leave it out, or leave --grid out"),
             )
         if not any(name in dataclasses.asdict(cell.config) for cell in cells):
-            override(cells[0].config, {name: None})  # says which there are
+            override(cells[0].config, {name: None})  # raises an error that lists the fields
     return list({(cell.task, cell.config.fingerprint()): cell for cell in cells}.values())
 
 

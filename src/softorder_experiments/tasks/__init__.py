@@ -19,7 +19,7 @@ TASKS: dict[str, type[Task[Any]] | type[Measurement[Any]]] = {
 def configure(task: str, preset: str | None, changes: Mapping[str, Any]) -> Any:
     """Return a preset of a task with some fields changed.
 
-    Without a name it is `embedded` for the embedded digits, and else `paper`.
+    The default preset is `embedded` for the data set digits, else `paper`.
     """
     if preset is None:
         preset = "embedded" if changes.get("data", "digits") == "digits" else "paper"

@@ -1,4 +1,4 @@
-"""What the paper compares its nearest neighbours with (Table 3)."""
+"""The baselines of the paper's nearest neighbours (Table 3)."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class PCAConfig(NeighborsConfig):
     """The configuration of `pca`.
 
     Args:
-        components: How many principal components are kept.
+        components: The number of principal components.
     """
 
     components: int = 50
 
     def __post_init__(self) -> None:
-        """Check the values that stand on their own."""
+        """Check the values that can be checked without data."""
         super().__post_init__()
         require(self, "components", self.components >= 1, "at least 1")
 
@@ -56,7 +56,7 @@ C = TypeVar("C", bound=NeighborsConfig)
 
 
 class _FixedFeatures(Measurement[C]):
-    """Nearest neighbours of features that nobody trained."""
+    """Nearest neighbours of features without training."""
 
     selection = "accuracy"
 
@@ -136,10 +136,10 @@ class AutoEncoderConfig(ImageTrainingConfig, NeighborsConfig):
     architecture: str = "dense"
 
     def __post_init__(self) -> None:
-        """Check the values that stand on their own."""
+        """Check the values that can be checked without data."""
         super().__post_init__()
         look_up("architecture", self.architecture, ARCHITECTURES)
-        # Of a probability and a pixel from 0 to 1 there is a cross-entropy.
+        # The cross-entropy needs pixels from 0 to 1.
         require(self, "standardize", not self.standardize, "false")
 
 
@@ -150,7 +150,7 @@ def _autoencoder(given: Mapping[str, Any]) -> AutoEncoderConfig:
 
 
 class AutoEncoderTask(ImageTask[AutoEncoderConfig]):
-    """Nearest neighbours of the codes from which images can be drawn again."""
+    """Nearest neighbours of the codes of an auto-encoder."""
 
     name = "autoencoder"
     about = "baseline of Table 3: nearest neighbours of an auto-encoder's codes"
@@ -198,7 +198,7 @@ def _classifier(given: Mapping[str, Any]) -> ClassifierConfig:
 
 
 class Classifier(ImageTask[ClassifierConfig]):
-    """The network of `knn` with a linear layer on top, and no neighbours."""
+    """The network of `knn` with a linear layer on top, without neighbours."""
 
     name = "classifier"
     about = "baseline of Table 3: the same network, trained to classify without neighbours"
@@ -214,7 +214,7 @@ class Classifier(ImageTask[ClassifierConfig]):
     }
 
     def images_to_evaluate(self, split: str) -> int:
-        """Return how many images there are."""
+        """Return the number of images."""
         return len(self.images.queries(split)[0])
 
     def network(self) -> nn.Module:
@@ -228,7 +228,7 @@ class Classifier(ImageTask[ClassifierConfig]):
         return self.config.new_optimizer(network)
 
     def loss(self, network: nn.Module, step: int, processes: Processes) -> Tensor:
-        """Return the cross-entropy of the right classes."""
+        """Return the cross-entropy of the true classes."""
         config = self.config
         images, labels = self.images.minibatch(config, step, "images", config.batch)
         share = processes.share(config.batch)
@@ -236,7 +236,7 @@ class Classifier(ImageTask[ClassifierConfig]):
         return nn.functional.cross_entropy(logits, labels[share].to(processes.device))
 
     def evaluate(self, network: nn.Module, split: str, processes: Processes) -> Metrics:
-        """Return the accuracy of the likeliest class."""
+        """Return the accuracy of the most likely class."""
         return class_accuracy(self.images, network, split, processes)
 
 
