@@ -334,7 +334,7 @@ def test_wrong_status_and_failure_files_do_no_harm(tmp_path, in_process):
         watch._look()
         sweeps.show_summary(console, sweep, sweep.summarize())
     text = capture.get()
-    assert text.count("it does not say why") == 2
+    assert text.count("no reason given") == 2
     assert text.count(r"bad [/red] \x1b[31m") == 2
     assert "\x1b" not in text
 
