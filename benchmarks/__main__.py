@@ -34,7 +34,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--shape", metavar="B,N", action="append", type=_shape, help="only this shape (repeatable)"
     )
-    parser.add_argument("--quick", action="store_true", help="a smoke test: a small shape, briefly")
+    parser.add_argument("--quick", action="store_true", help="a short smoke test on one shape")
     parser.add_argument(
         "--output",
         metavar="FILE",
@@ -46,20 +46,20 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--report",
         metavar="FILE",
         type=Path,
-        help="measure nothing: make the table and the picture from this file",
+        help="measure nothing; make the table and the figure from this file",
     )
     parser.add_argument(
         "--time-limit",
         metavar="SECONDS",
         type=float,
         default=Limits.time_limit,
-        help="for one process (default %(default)s)",
+        help="the limit for each process (default %(default)s)",
     )
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmarks; return 1 where something failed or differs from its reference."""
+    """Run the benchmarks; return 1 if something failed or differs from its reference."""
     options = parse(arguments)
     if options.report:
         print(write_report(options.report))
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.quick:
         runner.verify(names, largest_n=300)
     else:
-        for name in names:  # a process for each, so that a crash accuses the right one
+        for name in names:  # one process each, so that a crash is attributed to the right one
             runner.verify([name], largest_n=LONG_SHAPE[1])
     for shape in shapes:
         for name in names:
@@ -108,7 +108,7 @@ def _shape(text: str) -> Shape:
 
 
 def _default_output() -> Path:
-    """Return where the lines go: not to the results that are committed."""
+    """Return the default output, which is not among the committed results."""
     name = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}.jsonl"
     return ROOT / "build/benchmarks" / name
 

@@ -1,4 +1,4 @@
-"""What softorder is compared with: the formulas as papers print them, and torch.sort."""
+"""The baselines: the formulas as the papers print them, and torch.sort."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ QUICK_SHAPES: tuple[Shape, ...] = ((20, 100),)
 
 @dataclass(frozen=True)
 class Case:
-    """What is timed: one direction of one implementation on one shape."""
+    """One direction of one implementation on one shape."""
 
     implementation: str
     shape: Shape
@@ -42,7 +42,7 @@ class Case:
         return cls(entry["implementation"], tuple(entry["shape"]), entry["direction"])
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON line holds it."""
+        """Return the case as JSON values."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Case:
 
 
 def shape_name(shape: Shape) -> str:
-    """Name a shape: (20, 4000), (1, 10^6)."""
+    """Write a shape: (20, 4000), (1, 10^6)."""
     batch, n = shape
     digits = len(str(n)) - 1
     return f"({batch}, 10^{digits})" if n == 10**digits and digits > 3 else f"({batch}, {n})"

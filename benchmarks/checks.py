@@ -1,4 +1,4 @@
-"""What a complete run must show. The limits are requirements: they are never fitted to a result."""
+"""The checks of a complete run. The limits are requirements, never fitted to a result."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Check:
     """A number that a run must reach.
 
     Attributes:
-        text: What the number is.
-        number: Reads it from the results; None where it was not measured.
-        limit: What it must reach.
-        at_least: Whether the limit is the least (else the most) it may be.
+        text: A description of the number.
+        number: Reads the number from the results; returns None if it was not measured.
+        limit: The limit.
+        at_least: Whether the number must be at least (rather than at most) the limit.
     """
 
     text: str
@@ -47,7 +47,7 @@ class Check:
 
 
 def comparisons() -> Iterator[tuple[Case, Case]]:
-    """Yield the pairs whose ratio is judged and whose times are near enough to take turns."""
+    """Yield the pairs of cases with a check on their ratio whose times are of similar size."""
     for metric in METRICS:
         for shape in (*TINY, (20, 100)):
             yield _against_dense(metric, shape)
@@ -62,7 +62,7 @@ def comparisons() -> Iterator[tuple[Case, Case]]:
 
 
 def checks() -> Iterator[Check]:
-    """Yield every check that can be read from a run."""
+    """Yield all checks."""
     yield from _checks_of_speed()
     yield from _checks_of_size()
     yield from _checks_of_small_sizes()
@@ -207,10 +207,10 @@ def _time_over(what: str, pair: tuple[Case, Case], other: str, most: float) -> C
 def _growth(
     quantity: Callable[[Case], float | None], implementation: str, small: Shape, large: Shape
 ) -> float | None:
-    """Return a quantity at a large shape over the same at a small one."""
+    """Return a quantity at a large shape, divided by the same at a small one."""
     return _over(quantity(Case(implementation, large)), quantity(Case(implementation, small)))
 
 
 def _over(one: float | None, other: float | None) -> float | None:
-    """Divide what was measured; None where it was not, or is below what can be measured."""
+    """Return the ratio, or None if a value was not measured or is too small to measure."""
     return None if one is None or not other else one / other

@@ -1,10 +1,9 @@
-"""One measurement in a process of its own, which `runner` asks for."""
+"""The child process that makes one measurement; `runner` starts it."""
 
 from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,17 +12,23 @@ import torch
 from benchmarks.cases import BACKWARD, Shape
 from benchmarks.implementation import Implementation
 from benchmarks.registry import IMPLEMENTATIONS
-from softorder_experiments.isolation import answer_or_out_of_memory, serve
-from softorder_experiments.memory import peak_extra_memory
+from softorder_experiments.measuring import (
+    answer_or_out_of_memory,
+    peak_memory,
+    serve,
+    take_turns,
+    time_call,
+    time_calls,
+)
 
 Call = Callable[[], torch.Tensor]
 
 ALL_ROWS_UP_TO = 2000
-"""A longer result is compared at some places: the reference costs O(n) for each."""
+"""Longer results are compared in 32 rows only: the reference costs O(n) per row."""
 
 
 def make_input(shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return x, uniform in [0, 1), and a cotangent for the result; always the same."""
+    """Return x, uniform in [0, 1), and a cotangent, always with the same seed."""
     generator = torch.Generator().manual_seed(20)
     return torch.rand(shape, generator=generator), torch.randn(shape, generator=generator)
 
@@ -43,7 +48,7 @@ def make_call(implementation: Implementation, shape: Shape, direction: str) -> C
 
 
 def average_ties(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Average the gradient over equal items: among them the subgradient is not unique."""
+    """Average the gradient over equal items, among which the subgradient is not unique."""
     averaged = []
     for row, its_gradient in zip(x, gradient, strict=True):
         _, group, size = torch.unique(row, return_inverse=True, return_counts=True)
@@ -118,10 +123,10 @@ def measure(implementation: str, shape: Shape, direction: str, seconds: float) -
     """Measure the peak memory of the first call of this size, then the time of further ones."""
     subject = IMPLEMENTATIONS[implementation]
     with subject.active():
-        # A small call loads and starts what is loaded and started once per process.
+        # A small call first: libraries load and start threads once per process.
         make_call(subject, (min(shape[0], 2), min(shape[1], 2048)), direction)()
         call = make_call(subject, shape, direction)
-        memory, first = peak_extra_memory(call)
+        memory, first = peak_memory(call)
         times = time_calls(call, seconds, at_least=3 if first < 10 else 1)
     return {
         "outcome": "ok",
@@ -136,58 +141,35 @@ def measure(implementation: str, shape: Shape, direction: str, seconds: float) -
     }
 
 
-def time_calls(call: Call, seconds: float, at_least: int, at_most: int = 10_000) -> list[float]:
-    """Return the time of each call, repeated for about that many seconds."""
-    times: list[float] = []
-    while len(times) < at_most and (len(times) < at_least or sum(times) < seconds):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return times
-
-
 class Side:
-    """One of two cases that are timed in turns."""
+    """One of two cases that are timed in turns, in blocks of calls."""
 
     def __init__(self, implementation: str, shape: Shape, direction: str) -> None:
         self.subject = IMPLEMENTATIONS[implementation]
         self.call = make_call(self.subject, shape, direction)
-        self.times: list[float] = []
         with self.subject.active():
             self.once = min(time_calls(self.call, 1.0, at_least=2, at_most=4))
-        # A block of some milliseconds: long beside the clock, short beside disturbances.
+        # At least 2 ms per block: long beside the clock's resolution, short beside disturbances.
         self.block = max(1, math.ceil(0.002 / self.once))
 
-    def run_block(self) -> float:
-        """Run a block of calls, note the time of one and return that of all."""
+    def time_block(self) -> float:
+        """Return the time of one call, as the mean of a block."""
         with self.subject.active():
-            start = time.perf_counter()
-            for _ in range(self.block):
-                self.call()
-            elapsed = time.perf_counter() - start
-        self.times.append(elapsed / self.block)
-        return elapsed
-
-    def summary(self) -> dict[str, float]:
-        """Return the least and the median time of a call."""
-        return {"min": min(self.times), "median": statistics.median(self.times)}
+            return time_call(self.call, self.block)
 
 
 def compare(left: dict[str, Any], right: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """Time two cases in turns (A B, B A, A B, ...), so that both meet the same machine."""
-    sides = [Side(**left), Side(**right)]
-    # What disturbs a short call is nothing beside one that takes seconds.
-    least = 8 if max(side.once for side in sides) < 1 else 3
-    spent, blocks = 0.0, 0
-    while spent < seconds or blocks < least:
-        spent += sum(side.run_block() for side in (sides if blocks % 2 == 0 else sides[::-1]))
-        blocks += 1
-    one, other = (side.summary() for side in sides)
+    """Time two cases in turns, so that both meet the same machine."""
+    sides = {"left": Side(**left), "right": Side(**right)}
+    # A disturbance that spoils a short call hardly changes one that takes seconds.
+    least = 8 if max(side.once for side in sides.values()) < 1 else 3
+    times = take_turns({name: side.time_block for name, side in sides.items()}, least, seconds)
+    one, other = ({"min": min(of), "median": statistics.median(of)} for of in times.values())
     return {
         "outcome": "ok",
         "left_seconds": one,
         "right_seconds": other,
-        "blocks": blocks,
+        "blocks": len(times["left"]),
         "ratio": one["median"] / other["median"],
         "ratio_of_minima": one["min"] / other["min"],
     }

@@ -2,25 +2,26 @@
 
     python -m benchmarks.frameworks     # appends a line to results/frameworks/ratios.jsonl
 
-Forward and backward of `softorder.sort`, float32, under `jax.jit` and `tf.function`; the best of
-several calls in turns, and how many times torch's that is. Each framework's gradient is compared
-with torch's first.
+Times forward + backward of `softorder.sort` in float32, under `jax.jit` and `tf.function`: the
+least of several calls in turns, and its ratio to torch's. First it compares each framework's
+gradient with torch's.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy
 
-from softorder_experiments.machine import OtherWork, describe
+from softorder_experiments.machine import describe
+from softorder_experiments.measuring import OtherWork, take_turns, time_call
 
-# TensorFlow tells a lot about itself when it is imported.
+# Otherwise TensorFlow logs a lot when it is imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
@@ -67,17 +68,6 @@ def in_tensorflow(x: numpy.ndarray, g: numpy.ndarray, how: so.SoftSort) -> Gradi
 FRAMEWORKS = {"torch": in_torch, "jax": in_jax, "tensorflow": in_tensorflow}
 
 
-def best_times(functions: dict[str, Gradient]) -> dict[str, float]:
-    """Return the least time of each, called in turns."""
-    best = dict.fromkeys(functions, float("inf"))
-    for _ in range(ROUNDS):
-        for name, function in functions.items():
-            begin = time.perf_counter()
-            function()
-            best[name] = min(best[name], time.perf_counter() - begin)
-    return best
-
-
 def measure(metric: Any, shape: tuple[int, int]) -> dict[str, Any]:
     """Return the times of one case, in seconds, and their ratios to torch's."""
     rng = numpy.random.default_rng(0)
@@ -90,7 +80,8 @@ def measure(metric: Any, shape: tuple[int, int]) -> dict[str, Any]:
         error = numpy.abs(gradient - found["torch"]).max() / largest
         if not error < 2e-5:
             raise SystemExit(f"{name}, {metric}, {shape}: the gradient is {error:.1e} off torch's")
-    seconds = best_times(functions)
+    timers = {name: partial(time_call, function) for name, function in functions.items()}
+    seconds = {name: min(times) for name, times in take_turns(timers, ROUNDS).items()}
     ratios = {name: seconds[name] / seconds["torch"] for name in seconds}
     return {"metric": metric, "shape": shape, "seconds": seconds, "ratio_to_torch": ratios}
 

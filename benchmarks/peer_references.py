@@ -10,7 +10,7 @@ import torch
 from benchmarks import references
 
 Layer = tuple[torch.Tensor, torch.Tensor]
-"""The wires that are compared: those that receive the smaller, and those that receive the larger"""
+"""Two lists of wires to compare: those that receive the smaller value, then the larger."""
 
 
 def softsort_rank(x: torch.Tensor, tau: float, rows: torch.Tensor) -> torch.Tensor:
@@ -27,14 +27,14 @@ def neuralsort(x: torch.Tensor, tau: float, rows: torch.Tensor) -> torch.Tensor:
 
 
 def network_sort(x: torch.Tensor, tau: float, rows: torch.Tensor, kind: str) -> torch.Tensor:
-    """Sort by comparators: each exchanges its two values by the Cauchy chance of an inversion."""
+    """Sort by comparators that swap two values with the Cauchy probability of an inversion."""
     for (low, high), keep in _run(x, tau, kind):
         x = _mix(x, low, high, keep)
     return x[..., rows]
 
 
 def network_rank(x: torch.Tensor, tau: float, rows: torch.Tensor, kind: str) -> torch.Tensor:
-    """Rank by the mean position at which an item leaves: positions go back through the network."""
+    """Rank by the mean output position of an item, passed back through the network."""
     rank = torch.arange(1, x.shape[-1] + 1).to(x.dtype).expand_as(x)
     for (low, high), keep in reversed(list(_run(x, tau, kind))):
         rank = _mix(rank, low, high, keep)
@@ -42,7 +42,7 @@ def network_rank(x: torch.Tensor, tau: float, rows: torch.Tensor, kind: str) -> 
 
 
 def _run(x: torch.Tensor, tau: float, kind: str) -> Iterator[tuple[Layer, torch.Tensor]]:
-    """Yield the layers, each with the chance that its comparators leave their two as they are."""
+    """Yield the layers, each with the probabilities that its comparators do not swap."""
     layers = {"odd_even": _odd_even, "bitonic": _bitonic}[kind]
     for low, high in layers(x.shape[-1]):
         keep = 0.5 + torch.atan((x[..., high] - x[..., low]) / tau) / math.pi
@@ -53,21 +53,21 @@ def _run(x: torch.Tensor, tau: float, kind: str) -> Iterator[tuple[Layer, torch.
 def _mix(
     x: torch.Tensor, low: torch.Tensor, high: torch.Tensor, keep: torch.Tensor
 ) -> torch.Tensor:
-    """Exchange the values of pairs of wires with chance 1 - keep."""
+    """Swap the values of pairs of wires with probability 1 - keep."""
     a, b = x[..., low], x[..., high]
     mixed = torch.cat([keep * a + (1 - keep) * b, keep * b + (1 - keep) * a], dim=-1)
     return x.index_copy(-1, torch.cat([low, high]), mixed)
 
 
 def _odd_even(n: int) -> Iterator[Layer]:
-    """Compare neighbours: the pairs that begin at even wires and those at odd ones, n layers."""
+    """Compare neighbours, starting from even and odd wires in turns, in n layers."""
     for layer in range(n):
         low = torch.arange(layer % 2, n - 1, 2)
         yield low, low + 1
 
 
 def _bitonic(n: int) -> Iterator[Layer]:
-    """Merge runs of 2, 4, ... wires, every other one downwards; of 2^k wires the last n exist."""
+    """Merge runs of 2, 4, ... wires, every other one descending; only the last n of 2^k exist."""
     levels = math.ceil(math.log2(n))
     absent = 2**levels - n
     wire = torch.arange(2**levels)
@@ -81,7 +81,7 @@ def _bitonic(n: int) -> Iterator[Layer]:
 
 
 def transport_sort(x: torch.Tensor, epsilon: float, rows: torch.Tensor) -> torch.Tensor:
-    """Sort ascending by 50 iterations, begun at zero, to targets from 0 to 1."""
+    """Sort ascending by 50 iterations from zero, to targets from 0 to 1."""
     return (_standard_plan(x, epsilon) @ x.unsqueeze(-1)).squeeze(-1)[..., rows]
 
 
@@ -104,15 +104,15 @@ def squashed_sort(x: torch.Tensor, epsilon: float, rows: torch.Tensor) -> torch.
 def squashed_rank(
     x: torch.Tensor, epsilon: float, rows: torch.Tensor, targets: int | None = None
 ) -> torch.Tensor:
-    """Rank by the mean position of each item under the same plan, perhaps with fewer targets."""
+    """Rank by the mean position of each item under the same plan, optionally with fewer targets."""
     return _mean_position(_squashed_plan(x, epsilon, targets or x.shape[-1]))[..., rows]
 
 
 def _squashed_plan(x: torch.Tensor, epsilon: float, targets: int) -> torch.Tensor:
     """Return the plan for the logistic function of the standardized scores, at its limit.
 
-    Newton's method is begun where 500 iterations end. Its last step alone carries a gradient:
-    that of the limit, by the implicit function theorem.
+    500 iterations give the starting point of Newton's method. Only its last step carries a
+    gradient: by the implicit function theorem, that of the limit.
     """
     logits, share = _problem(torch.sigmoid(_standardized(x)), epsilon, targets)
     sums = torch.cat([share, torch.ones(x.shape[-1], dtype=x.dtype)])
@@ -125,9 +125,9 @@ def _squashed_plan(x: torch.Tensor, epsilon: float, targets: int) -> torch.Tenso
 
 
 def _newton_step(plan: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
-    """Return what to add to the logarithm of the plan, so that its rows and columns have the sums.
+    """Return the Newton step of the log plan towards the given sums of rows and columns.
 
-    The pseudoinverse, for a constant can go from the rows' potentials to the columns'.
+    By the pseudoinverse, because a constant can move between the potentials of rows and columns.
     """
     both = torch.cat([plan.sum(-1), plan.sum(-2)], dim=-1)
     fixed = plan.detach()
@@ -147,7 +147,7 @@ def _problem(z: torch.Tensor, epsilon: float, targets: int) -> tuple[torch.Tenso
 
 
 def _mean_position(plan: torch.Tensor) -> torch.Tensor:
-    """Return the mean over targets, which stand for positions evenly spaced from 1 to n."""
+    """Return the mean over targets, which represent evenly spaced positions from 1 to n."""
     targets, n = plan.shape[-2:]
     return torch.linspace(1, n, targets, dtype=plan.dtype) @ plan
 

@@ -1,7 +1,7 @@
 """Other packages that sort or rank differentiably, called as their users call them.
 
-What they return is brought to one convention: sorted values, and ranks from 1 for the smallest.
-Each is imported where it is called, for none has to be installed.
+The results are converted to one convention: sorted values, and ranks from 1 for the smallest. Each
+package is imported only where it is called, because all of them are optional.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, cast
 import torch
 
 PACKAGES = ("torchsort", "diffsort", "difftopk", "POT", "ott-jax", "jax")
-"""What a line of results should say the version of."""
+"""The packages whose versions a line of results records."""
 ITERATIONS = 50
-"""Of POT: as many as softorder does. Its stopping rule looks at values and would vary."""
+"""The iterations of POT: as many as in softorder. Its own stopping rule depends on the values."""
 
 
 def missing(module: str) -> str | None:
@@ -41,7 +41,7 @@ def torchsort_rank(x: torch.Tensor, strength: float) -> torch.Tensor:
 
 @lru_cache(maxsize=1)
 def _network(kind: str, n: int) -> Any:
-    """Return a sorting network: a user builds it once, which takes longer than a call."""
+    """Return a sorting network, cached because users build it once and that is slow."""
     import diffsort
 
     return diffsort.DiffSortNet(kind, n)
@@ -58,7 +58,7 @@ def diffsort_rank(x: torch.Tensor, tau: float, kind: str) -> torch.Tensor:
 
 
 def _diffsort(x: torch.Tensor, tau: float, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return values and matrix; a comparator has the steepness 1 / tau."""
+    """Return values and matrix, with comparators of steepness 1 / tau."""
     network = _network(kind, x.shape[-1])
     network.steepness = 1 / tau
     return network(x)
@@ -97,15 +97,15 @@ def pot_rank(x: torch.Tensor, epsilon: float) -> torch.Tensor:
 
 
 def _pot_plan(x: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """Carry standardized scores to targets from 0 to 1: the transport of OptimalTransportSort."""
+    """Transport standardized scores to targets from 0 to 1, as OptimalTransportSort does."""
     import ot
 
     z = (x - x.mean(-1, keepdim=True)) / x.std(-1, correction=0, keepdim=True)
     y = torch.linspace(0, 1, x.shape[-1])
     cost = (z.unsqueeze(-1) - y).square() / 2
-    # grad: by default only the cost of a plan has a gradient, not the plan.
+    # grad: by default only the cost has a gradient, not the plan.
     result = ot.solve_batch(cost, epsilon, max_iter=ITERATIONS, tol=0.0, grad="autodiff")
-    return cast("torch.Tensor", result.plan)  # None where a result has no plan; this one has
+    return cast("torch.Tensor", result.plan)  # the type allows None, but this result has a plan
 
 
 def ott_sort(x: torch.Tensor, epsilon: float) -> torch.Tensor:
@@ -120,7 +120,7 @@ def ott_rank(x: torch.Tensor, epsilon: float, targets: int | None = None) -> tor
 
 @dataclass(frozen=True)
 class _Compiled:
-    """A function of JAX; the same with what its gradient needs; and the gradient from that."""
+    """A JAX function: its value, its linearization, and the gradient from that."""
 
     value: Callable[..., Any]
     linearize: Callable[..., Any]
@@ -141,8 +141,8 @@ def _ott(name: str, targets: int | None) -> _Compiled:
             epsilon=epsilon,
             # The start that `sort` takes by default is a loop that JAX cannot differentiate.
             initializer=DefaultInitializer(),
-            # Through the iterations: by default the solver of a singular linear system is asked,
-            # which ends in an error for the smaller inputs here.
+            # Differentiate through the iterations: the default solves a singular linear system,
+            # which fails for the smaller inputs here.
             implicit_diff=None,
         )
 
@@ -154,11 +154,11 @@ def _ott(name: str, targets: int | None) -> _Compiled:
 
 
 class _FromJax(torch.autograd.Function):
-    """Calls compiled functions of JAX on the memory of torch, without a copy."""
+    """Calls compiled JAX functions on torch tensors without copying."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, epsilon: float, compiled: _Compiled) -> torch.Tensor:
-        """Compute values, and what the gradient needs only where one is wanted."""
+        """Compute values, and the linearization only if a gradient is needed."""
         if not ctx.needs_input_grad[0]:
             return torch.from_dlpack(_guarded(compiled.value, _to_jax(x), epsilon))
         y, ctx.residuals = _guarded(compiled.linearize, _to_jax(x), epsilon)
@@ -179,7 +179,7 @@ def _to_jax(x: torch.Tensor) -> Any:
 
 
 def _guarded(function: Any, *arguments: Any) -> Any:
-    """Call and wait; JAX has an error of its own for memory that does not suffice."""
+    """Call and wait; translate JAX's own out-of-memory error."""
     import jax
 
     try:

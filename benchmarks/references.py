@@ -1,8 +1,8 @@
-"""The operators from their definitions, in plain torch: in float64, what is timed must agree.
+"""Float64 references for the timed operators, written from their definitions in plain torch.
 
-Each takes x (batch, n), a temperature, and the places of the result that are wanted: positions of
-sorted values, items of ranks. They are written to be read, and need O(n^2) memory or more, except
-`softsort` and `neuralsort` where only a few places are wanted.
+Each takes x (batch, n), a temperature, and the rows of the result to compute: positions for sorted
+values, items for ranks. They are written for readability and need O(n^2) memory or more, except
+`softsort` and `neuralsort` for a few rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 Pool = Callable[[torch.Tensor], torch.Tensor]
-"""The value of each block j..k of a decreasing (batch, n), as (batch, j, k); any where k < j."""
+"""The value of each block j..k of a decreasing (batch, n), (batch, j, k); arbitrary for k < j."""
 
 
 def softsort(x: torch.Tensor, tau: float, rows: torch.Tensor, power: float) -> torch.Tensor:
@@ -27,7 +27,7 @@ def softsort(x: torch.Tensor, tau: float, rows: torch.Tensor, power: float) -> t
 def neuralsort(x: torch.Tensor, tau: float, rows: torch.Tensor) -> torch.Tensor:
     """Sort descending: row i = 1..n is softmax(((n + 1 - 2i) s - A 1) / tau) s, A_jk = |s_j - s_k|.
 
-    A 1 comes from running sums, so that n may be large; the baselines, which form A, agree with it.
+    A 1 is computed by running sums, so that n may be large; the baselines form A explicitly.
     """
     n = x.shape[-1]
     s = torch.sort(x, dim=-1).values
@@ -47,7 +47,7 @@ def hard_sort(x: torch.Tensor, tau: float, rows: torch.Tensor) -> torch.Tensor:
     return _apply((place.unsqueeze(-2) == rows.unsqueeze(-1)).to(x.dtype), x)
 
 
-def contests(
+def pairwise_ranks(
     x: torch.Tensor,
     width: float,
     rows: torch.Tensor,
@@ -55,18 +55,18 @@ def contests(
 ) -> torch.Tensor:
     """Rank by the expected number of smaller items: 1 + sum over j != i of chance(gap / width)."""
     gap = x[..., rows].unsqueeze(-1) - x.unsqueeze(-2)
-    return 0.5 + chance(gap / width).sum(-1)  # chance(0) = 1/2 of the item itself is in the sum
+    return 0.5 + chance(gap / width).sum(-1)  # the sum includes chance(0) = 1/2 of the item itself
 
 
 def softrank(x: torch.Tensor, tau: float, rows: torch.Tensor) -> torch.Tensor:
     """Rank by the mean rank under noise of variance tau in each score."""
-    return contests(x, math.sqrt(2 * tau), rows, torch.special.ndtr)
+    return pairwise_ranks(x, math.sqrt(2 * tau), rows, torch.special.ndtr)
 
 
 def softrank_sort(x: torch.Tensor, tau: float, rows: torch.Tensor) -> torch.Tensor:
     """Sort by the probabilities that an item, with noise of variance tau, is the r-th smallest.
 
-    Given its own noise, an item's contests are independent: the number of those it wins has the
+    Given its own noise, an item's comparisons are independent: the distribution of its wins has the
     coefficients of a product of linear factors. Its own noise is integrated over.
     """
     nodes, weights = np.polynomial.legendre.leggauss(160)
@@ -105,7 +105,7 @@ def transport_rank(
 def _transport(s: torch.Tensor, epsilon: float, targets: int) -> torch.Tensor:
     """Return the plan (batch, targets, n): 50 iterations from the potentials of the exact sort.
 
-    Those are potentials of the transport without entropy, each half-way between its bounds.
+    The starting potentials are those of unregularized transport, half-way between their bounds.
     """
     n = s.shape[-1]
     member = _groups(n, targets)
@@ -135,7 +135,7 @@ def sinkhorn(x: torch.Tensor, tau: float, rows: torch.Tensor) -> torch.Tensor:
 def balance(
     logits: torch.Tensor, g: torch.Tensor, row_sums: torch.Tensor, iterations: int
 ) -> torch.Tensor:
-    """Give the columns of exp(logits) the sum 1, then the rows theirs, again and again."""
+    """Normalize the columns of exp(logits) to 1 and the rows to their sums, alternately."""
     f = torch.zeros_like(logits[..., 0, :])
     for _ in range(iterations):
         f = -torch.logsumexp(logits + g.unsqueeze(-1), dim=-2)
@@ -187,7 +187,7 @@ def _isotonic(value: torch.Tensor) -> torch.Tensor:
 
 
 def _empty(n: int) -> torch.Tensor:
-    """Return where a block j..k has no item: (n, n)."""
+    """Return which blocks j..k are empty: (n, n)."""
     return torch.ones(n, n, dtype=torch.bool).tril(-1)
 
 
@@ -197,7 +197,7 @@ def _downwards(x: torch.Tensor) -> torch.Tensor:
 
 
 def _by_item(y: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
-    """Return for each item what y holds at its position."""
+    """Return the value of y at the position of each item."""
     return y.gather(-1, order.argsort(-1))
 
 

@@ -1,4 +1,4 @@
-"""What is measured: the implementations, and the references they must agree with."""
+"""The implementations to measure, and the references they must agree with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import softorder as so
-from benchmarks import baselines, peer_references, peers, references
+from benchmarks import baselines, peer_references, references
 from benchmarks.cases import BACKWARD, FORWARD
 from benchmarks.implementation import (
     LONG_SHAPE,
@@ -18,32 +18,33 @@ from benchmarks.implementation import (
     Implementation,
     Operation,
 )
+from benchmarks.peer_registry import (
+    OTHER_PACKAGES,
+    STRENGTHS_OF_RANK,
+    STRENGTHS_OF_SORT,
+    TORCHSORT,
+)
 from softorder_experiments import formulas
-
-# From nothing pooled to everything, for x in [0, 1). No round numbers but the default, 1: tied
-# scores are multiples of 1/16, and where pools just touch the gradient is not unique.
-STRENGTHS_OF_SORT = (1.0, 123.4, 1234.5, 54321.0)
-STRENGTHS_OF_RANK = (0.0789, 0.345, 1.0, 12.3)
 
 
 def _sorted_with(relaxation: Callable[[float], Any], *, descending: bool = False) -> Operation:
-    """Return a soft sort as softorder's users write it."""
+    """Return a soft sort, written as users of softorder write it."""
     return lambda x, tau: so.sort(x, relaxation(tau), descending=descending)
 
 
 def _ranked_with(relaxation: Callable[[float], Any]) -> Operation:
-    """Return a soft rank as softorder's users write it."""
+    """Return a soft rank, written as users of softorder write it."""
     return lambda x, tau: so.rank(x, relaxation(tau))
 
 
 def _balanced(x: torch.Tensor, tau: float) -> torch.Tensor:
-    """Apply to x what Sinkhorn makes of the matrix y x^T, with y from 1 down to 0."""
+    """Apply the Sinkhorn balancing of the matrix y x^T to x, with y from 1 down to 0."""
     y = torch.linspace(1, 0, x.shape[-1])
     return so.Sinkhorn(tau)(y.unsqueeze(-1) * x.unsqueeze(-2)).apply(x)
 
 
 def _kernel_missing(kernel: str) -> str | None:
-    """Return why softorder cannot be held to a kernel here, or None."""
+    """Return why a kernel of softorder cannot be used here, or None."""
     if not hasattr(so, "config"):
         return "softorder.config does not exist"
     try:
@@ -73,7 +74,7 @@ def _softsort(metric: str, tau: float, power: float) -> list[Implementation]:
             f"dense {metric}",
             compute=partial(baselines.softsort, distance=distance),
             up_to={FORWARD: 10**4, BACKWARD: 10**4},
-            # The baseline's own float32 sums: they lose up to 1e-5 in values, 3e-5 in gradients.
+            # In float32 the baseline itself loses up to 1e-5 in values and 3e-5 in gradients.
             value_tolerance=1e-4,
             gradient_tolerance=1e-4,
             **common,
@@ -176,69 +177,7 @@ def _fast_soft(regularization: str) -> list[Implementation]:
     ]
 
 
-def _diffsort(kind: str, largest_n: int) -> list[Implementation]:
-    """Return the sorted values and the ranks of a kind of sorting network."""
-    common = {
-        "family": "diffsort",
-        "tau": 0.1,
-        "verified_at": (0.01, 0.1, 1.0),
-        "verified_shapes": ((20, 5), (3, 100)),
-        "up_to": {BACKWARD: largest_n},
-        "missing": partial(peers.missing, "diffsort"),
-        # Up to 100 layers of float32 products, one after the other.
-        "value_tolerance": 1e-5,
-        "gradient_tolerance": 1e-4,
-    }
-    return [
-        Implementation(
-            f"diffsort {kind} sort",
-            compute=partial(peers.diffsort_sort, kind=kind),
-            reference=partial(peer_references.network_sort, kind=kind),
-            **common,
-        ),
-        Implementation(
-            f"diffsort {kind} rank",
-            compute=partial(peers.diffsort_rank, kind=kind),
-            reference=partial(peer_references.network_rank, kind=kind),
-            **common,
-        ),
-    ]
-
-
-_DIFFTOPK = {
-    "family": "difftopk",
-    "missing": partial(peers.missing, "difftopk"),
-    "up_to": {BACKWARD: 10**5},
-}
-_POT = {
-    "family": "POT",
-    "tau": 0.1,
-    "verified_at": (0.03, 0.1, 10.0),
-    "verified_shapes": SMALL_SHAPES,
-    "missing": partial(peers.missing, "ot"),
-    "up_to": {BACKWARD: 10**5},
-    # 50 iterations in float32 on logits of up to 100.
-    "value_tolerance": 1e-5,
-    "gradient_tolerance": 1e-4,
-}
-_OTT = {
-    "family": "OTT",
-    "tau": 0.01,
-    "verified_at": (0.01, 0.1, 1.0),
-    "verified_shapes": ((20, 5), (3, 100)),
-    "missing": partial(peers.missing, "ott"),
-    # By default it stops where the sums of the plan are within 1e-3 of what they should be, and the
-    # reference is the limit. With 1e-5, sorted values come within 4e-4 and their gradients 3e-3.
-    "value_tolerance": 5e-3,
-    "gradient_tolerance": 1e-1,
-}
-_TORCHSORT = {
-    "tau": 1.0,
-    "missing": partial(peers.missing, "torchsort"),
-    # Its results are differences of float32 numbers up to n / strength, 1030 in the check.
-    "value_tolerance": 1e-4,
-}
-# Balanced in float64, but a matrix of float32, whose product has n roundings.
+# Balanced in float64, but applied as a float32 matrix, whose product has n roundings.
 _BALANCED = {"verified_shapes": SMALL_SHAPES, "value_tolerance": 1e-5, "smallest": 100}
 
 _ALL = (
@@ -266,8 +205,8 @@ _ALL = (
         verified_at=(0.0,),
         up_to={FORWARD: 10**7, BACKWARD: 10**7},
     ),
-    # The paper's speed experiment has 100 for NeuralSort: most of a row has weight. At 1e-3 only a
-    # few items near the diagonal have.
+    # The paper's speed experiment uses 100 for NeuralSort, where most of a row has weight. At 1e-3,
+    # only a few items near the diagonal have weight.
     *_neuralsort(
         "cold",
         tau=1e-3,
@@ -336,7 +275,7 @@ _ALL = (
         "softorder ApproximateRank",
         family="ApproximateRank",
         compute=_ranked_with(so.ApproximateRank),
-        reference=partial(references.contests, chance=torch.sigmoid),
+        reference=partial(references.pairwise_ranks, chance=torch.sigmoid),
         tau=0.1,
         verified_at=(0.01, 0.1, 10.0),
         up_to={BACKWARD: 10**4},
@@ -344,24 +283,7 @@ _ALL = (
     ),
     *_fast_soft("l2"),
     *_fast_soft("kl"),
-    Implementation(
-        "torchsort soft_sort",
-        family="FastSoftSort",
-        compute=peers.torchsort_sort,
-        reference=partial(references.fast_soft_sort, pool=references.means),
-        verified_at=STRENGTHS_OF_SORT,
-        up_to={FORWARD: 10**6, BACKWARD: 10**6},
-        **_TORCHSORT,
-    ),
-    Implementation(
-        "torchsort soft_rank",
-        family="FastSoftRank",
-        compute=peers.torchsort_rank,
-        reference=references.fast_soft_rank,
-        verified_at=STRENGTHS_OF_RANK,
-        up_to={BACKWARD: 10**6},
-        **_TORCHSORT,
-    ),
+    *TORCHSORT,
     Implementation(
         "softorder abs rank",
         family="ranks",
@@ -372,70 +294,10 @@ _ALL = (
         verified_at=(0.01, 0.1, 10.0),
         up_to={BACKWARD: 10**6},
     ),
-    *_diffsort("odd_even", largest_n=1000),
-    *_diffsort("bitonic", largest_n=10**4),
-    Implementation(
-        "difftopk SoftSort sort",
-        compute=peers.difftopk_softsort,
-        reference=partial(references.softsort, power=1.0),
-        tau=0.1,
-        verified_at=(1e-3, 0.1, 10.0),
-        # The dense formula in float32, as "dense abs".
-        value_tolerance=1e-4,
-        gradient_tolerance=1e-4,
-        **_DIFFTOPK,
-    ),
-    Implementation(
-        "difftopk SoftSort rank",
-        compute=peers.difftopk_softsort_rank,
-        reference=peer_references.softsort_rank,
-        tau=0.1,
-        verified_at=(1e-3, 0.1, 10.0),
-        value_tolerance=1e-4,
-        gradient_tolerance=1e-4,
-        **_DIFFTOPK,
-    ),
-    Implementation(
-        "difftopk NeuralSort sort",
-        compute=peers.difftopk_neuralsort,
-        reference=peer_references.neuralsort,
-        tau=100.0,
-        verified_at=(1.0, 100.0),
-        # Differences of float32 numbers as large as n, as "NeuralSort published warm".
-        value_tolerance=1e-4,
-        gradient_tolerance=5e-4,
-        **_DIFFTOPK,
-    ),
-    Implementation(
-        "POT sort", compute=peers.pot_sort, reference=peer_references.transport_sort, **_POT
-    ),
-    Implementation(
-        "POT rank", compute=peers.pot_rank, reference=peer_references.transport_rank, **_POT
-    ),
-    Implementation(
-        "OTT sort",
-        compute=peers.ott_sort,
-        reference=peer_references.squashed_sort,
-        up_to={BACKWARD: 10**5},
-        **_OTT,
-    ),
-    Implementation(
-        "OTT rank",
-        compute=peers.ott_rank,
-        reference=peer_references.squashed_rank,
-        up_to={BACKWARD: 10**5},
-        **_OTT,
-    ),
-    Implementation(
-        "OTT rank, 20 targets",
-        compute=partial(peers.ott_rank, targets=20),
-        reference=partial(peer_references.squashed_rank, targets=20),
-        up_to={BACKWARD: 10**6},
-        **_OTT,
-    ),
+    *OTHER_PACKAGES,
 )
 IMPLEMENTATIONS: Mapping[str, Implementation] = {each.name: each for each in _ALL}
-# The other packages, and what of softorder they are compared with.
+# The other packages, and the parts of softorder that they are compared with.
 _PEERS = (
     "softorder abs",
     "softorder abs rank",

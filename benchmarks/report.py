@@ -1,4 +1,4 @@
-"""The table and the picture, made from the JSON lines alone."""
+"""Makes the table and the figure from the JSON lines."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from benchmarks.cases import BACKWARD, FORWARD, Case, Shape, shape_name
 from benchmarks.checks import checks
 from benchmarks.registry import IMPLEMENTATIONS, select
 from benchmarks.results import Line, Results
-from softorder_experiments.speed import seconds
+from softorder_experiments.measuring import DISTURBANCE, format_seconds
 
-# The colours of Okabe and Ito, which the colour-blind can tell apart; markers say it again.
+# Okabe and Ito's colours, which colour-blind readers can tell apart; markers repeat it.
 STYLES = {
     "dense": {"color": "#000000", "marker": "s"},
     "softorder": {"color": "#0072B2", "marker": "o"},
@@ -19,10 +19,9 @@ STYLES = {
     "torch.sort": {"color": "#009E73", "marker": "D"},
     "torchsort": {"color": "#D55E00", "marker": "v"},
 }
-# More lines than these cannot be told apart.
+# More lines could not be told apart.
 PICTURED = ("SoftSort", "torch.sort", "torchsort soft_sort")
 LINES = {"square": "--", "1.5": ":"}
-DISTURBANCE = 0.1
 
 
 def write_report(file: Path) -> str:
@@ -55,13 +54,13 @@ def _origin(results: Results) -> str:
 
 
 def _disturbance(results: Results) -> str:
-    """Say how far the times can be trusted: threads that wait for each other suffer most."""
+    """Say whether the times are reliable; threads that wait for each other suffer most."""
     disturbed, measurements = results.disturbed(DISTURBANCE)
     if not disturbed:
         return "The machine was otherwise idle."
     return (
         f"**During {disturbed} of {measurements} measurements other processes took more than "
-        f"{DISTURBANCE:.0%} of the processors: their times are not to be trusted.**"
+        f"{DISTURBANCE:.0%} of the processors: their times are unreliable.**"
     )
 
 
@@ -92,7 +91,7 @@ def _table(results: Results) -> str:
 def _time(line: Line | None) -> str:
     if line is None or line["outcome"] != "ok":
         return line["outcome"] if line else ""
-    return seconds(line["seconds"]["median"])
+    return format_seconds(line["seconds"]["median"])
 
 
 def _memory(line: Line | None) -> str:
@@ -102,7 +101,7 @@ def _memory(line: Line | None) -> str:
 
 
 def _speed_up(results: Results, case: Case) -> str:
-    """Return how many times faster than its baseline a case is."""
+    """Return how many times faster a case is than its baseline."""
     implementation = IMPLEMENTATIONS.get(case.implementation)
     if implementation is None or implementation.baseline is None:
         return ""
@@ -112,7 +111,7 @@ def _speed_up(results: Results, case: Case) -> str:
 
 
 def _agreement(results: Results) -> str:
-    """Return how far each implementation is from its reference, or why it is not reported."""
+    """Return the error of each implementation against its reference, or why there is none."""
     rows = [
         "| implementation | error of results | error of gradients | outcome |",
         "| --- | ---: | ---: | --- |",
@@ -125,12 +124,12 @@ def _agreement(results: Results) -> str:
 
 
 def _checks(results: Results) -> str:
-    """Return a line for each check; a run that measured none of them shows none."""
+    """Return a line for each check, if the run measured any of them."""
     every = list(checks())
     if all(check.number(results) is None for check in every):
-        return "Nothing that is checked was measured."
+        return "This run measured nothing that the checks need."
     lines = ["```text", *(check.line(results) for check in every), "```"]
-    # Again here: a disturbed run slows the dense formula most, and then says yes too easily.
+    # Repeated here: disturbances slow the dense formula most, which makes checks pass too easily.
     return "\n".join([_disturbance(results), "", *lines])
 
 
@@ -168,6 +167,6 @@ def _picture(results: Results, names: list[str], file: Path) -> None:
 
 
 def _style(name: str) -> dict[str, str]:
-    """Return the family's colour and marker, the metric's kind of line."""
+    """Return the colour and marker of the family, and the line style of the metric."""
     family, metric = name.split()[0], name.split()[-1]
     return {**STYLES.get(family, {}), "linestyle": LINES.get(metric, "-")}

@@ -1,4 +1,4 @@
-"""Reads JSON lines back."""
+"""Reads the JSON lines of a run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Results:
         return float(line["outcome"] == "ok") if line else None
 
     def disturbed(self, share: float) -> tuple[int, int]:
-        """Count the measurements during which others took more of the machine; and all."""
+        """Return the number of measurements disturbed by more than this share, and of all."""
         lines = [*self.cases.values(), *self.comparisons.values()]
         return sum((line["other_work"] or 0.0) > share for line in lines), len(lines)
 

@@ -1,4 +1,4 @@
-"""Runs each measurement in a process of its own and writes what came of it, one JSON line each."""
+"""Runs each measurement in a process of its own, and writes one JSON line for each."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 
 from benchmarks.cases import Case
 from benchmarks.peers import PACKAGES
-from softorder_experiments import isolation
-from softorder_experiments.isolation import ask
-from softorder_experiments.machine import OtherWork, describe
+from softorder_experiments import measuring
+from softorder_experiments.machine import describe
+from softorder_experiments.measuring import Answer, run_and_watch, run_in_child
 
 ROOT = Path(__file__).resolve().parent.parent
+CHILD = "benchmarks.child"
 
 
 @dataclass(frozen=True)
-class Limits(isolation.Limits):
-    """What one measurement may take.
+class Limits(measuring.Limits):
+    """The limits of one measurement.
 
     Attributes:
-        seconds: How long the calls of one case are repeated.
+        seconds: For how long the calls of one case are repeated.
     """
 
     seconds: float = 1.0
@@ -41,8 +42,9 @@ class Runner:
 
     def verify(self, names: Sequence[str], largest_n: int) -> None:
         """Compare implementations with their references, in one process for all of them."""
-        answer = self._ask("verify", {"implementations": names, "largest_n": largest_n})
-        # A process that ended early says nothing good of any implementation in it.
+        arguments = {"implementations": names, "largest_n": largest_n}
+        answer = run_in_child(CHILD, "verify", arguments, self.limits, ROOT)
+        # If the process ended early, none of its implementations counts as verified.
         for name in names:
             its = answer.get(name, answer)
             self._write("verification", {"implementation": name}, its)
@@ -56,7 +58,8 @@ class Runner:
 
     def measure(self, case: Case) -> None:
         """Measure time and memory of one case."""
-        answer = self._timed("measure", {**case.to_json(), "seconds": self.limits.seconds})
+        arguments = {**case.to_json(), "seconds": self.limits.seconds}
+        answer = run_and_watch(CHILD, "measure", arguments, self.limits, ROOT)
         self._write("case", case.to_json(), answer)
         shown = answer["outcome"]
         if shown == "ok":
@@ -69,17 +72,18 @@ class Runner:
     def compare(self, left: Case, right: Case) -> None:
         """Time two cases in turns in one process."""
         sides = {"left": left.to_json(), "right": right.to_json()}
-        answer = self._timed("compare", {**sides, "seconds": 3 * self.limits.seconds})
+        arguments = {**sides, "seconds": 3 * self.limits.seconds}
+        answer = run_and_watch(CHILD, "compare", arguments, self.limits, ROOT)
         self._write("comparison", sides, answer)
         shown = f"{answer['ratio']:.3g}" if answer["outcome"] == "ok" else answer["outcome"]
         self._finish(f"{left} / {right}", shown, answer)
 
-    def _finish(self, title: str, shown: str, answer: dict[str, Any]) -> None:
+    def _finish(self, title: str, shown: str, answer: Answer) -> None:
         print(f"{title:76} {shown}", flush=True)
         if answer["outcome"].startswith("failed"):
             self.failures.append(f"{title}: {answer['outcome']}")
 
-    def _write(self, kind: str, subject: dict[str, Any], answer: dict[str, Any]) -> None:
+    def _write(self, kind: str, subject: dict[str, Any], answer: Answer) -> None:
         """Append a line to the output."""
         configuration = {
             "dtype": "float32",
@@ -90,12 +94,3 @@ class Runner:
         line = {"kind": kind, **subject, **answer, "configuration": configuration, **self.origin}
         with self.output.open("a") as file:
             file.write(json.dumps(line) + "\n")
-
-    def _timed(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Run the child and note how busy others kept the machine meanwhile."""
-        others = OtherWork()
-        answer = self._ask(action, arguments)
-        return {**answer, "other_work": others.share()}
-
-    def _ask(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        return ask("benchmarks.child", action, arguments, self.limits, ROOT)

@@ -1,10 +1,10 @@
-"""What the operator, the data and the display add to the bare network's training time.
+"""How much the operator, the data and the display add to the training time of the bare network.
 
 python -m benchmarks.training [--steps 40]        needs MNIST (SOFTORDER_DATA)
 
-Two kinds of steps take turns, so that both meet the same machine: those of the engine, and those of
-the same network and optimiser, for a regression on images and targets that are there already. (The
-mean score for a loss would let every ReLU die, and zeros are computed faster.) One JSON line.
+Times two kinds of training steps in turns: the engine's, and a bare step of the same network and
+optimiser on a regression whose images and targets are already in memory. (With the mean score as
+the loss, every ReLU would die, and zeros are computed faster.) Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -13,27 +13,29 @@ import argparse
 import io
 import json
 import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
-from softorder_experiments.config import Place
-from softorder_experiments.display import Display, Live
-from softorder_experiments.engine import Trainer, make_fabric
+from softorder_experiments.config import Execution
+from softorder_experiments.devices import make_fabric
+from softorder_experiments.engine import Trainer
 from softorder_experiments.machine import describe
+from softorder_experiments.measuring import take_turns, time_call
 from softorder_experiments.memory import keep_freed_memory
+from softorder_experiments.progress_display import Display, LiveDisplay
 from softorder_experiments.runs import Run
 from softorder_experiments.tasks.sort import Sort, paper
 
 
 def engine_step(trainer: Trainer, display: Display) -> Callable[[], None]:
-    """Return a step of the engine, and what it shows of it."""
+    """Return a step of the engine, progress display included."""
 
     def step() -> None:
-        trainer._step()
+        trainer.steps(1)
         display.step(trainer.progress.step, 0.0)
 
     return step
@@ -55,13 +57,6 @@ def bare_step(task: Sort) -> Callable[[], None]:
     return step
 
 
-def seconds(step: Callable[[], None]) -> float:
-    """Return the time of one step."""
-    begin = time.perf_counter()
-    step()
-    return time.perf_counter() - begin
-
-
 def main() -> None:
     """Measure, and print one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -69,21 +64,20 @@ def main() -> None:
     count = parser.parse_args().steps
     keep_freed_memory()  # as every run does
     task = Sort(paper({"n": 5}))
-    display = Live(Console(force_terminal=True, file=io.StringIO()), task.selection)
-    run = Run(Path(), "no file of it is written")
-    trainer = Trainer(task, run, make_fabric(Place(accelerator="cpu"), "32-true"), display)
+    display = LiveDisplay(Console(force_terminal=True, file=io.StringIO()), task.selection)
+    run = Run(Path(), "unused: no file is written")
+    trainer = Trainer(task, run, make_fabric(Execution(accelerator="cpu"), "32-true"), display)
     with display:
         display.begin(0, task.steps_per_epoch, task.config.epochs)
-        steps = engine_step(trainer, display), bare_step(task)
-        for step in steps * 2:
-            step()
-        turns = [(seconds(steps[0]), seconds(steps[1])) for _ in range(count)]
-    engine, bare = (statistics.median(times) for times in zip(*turns, strict=True))
+        steps = {"engine": engine_step(trainer, display), "bare": bare_step(task)}
+        timers = {name: partial(time_call, step) for name, step in steps.items()}
+        take_turns(timers, rounds=2)  # to warm up
+        times = take_turns(timers, rounds=count)
     line = {
         "kind": "training overhead",
-        "engine_seconds": engine,
-        "bare_seconds": bare,
-        "ratio": statistics.median(e / b for e, b in turns),
+        "engine_seconds": statistics.median(times["engine"]),
+        "bare_seconds": statistics.median(times["bare"]),
+        "ratio": statistics.median(e / b for e, b in zip(*times.values(), strict=True)),
         "threads": torch.get_num_threads(),
         **describe(),
     }

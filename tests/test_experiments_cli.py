@@ -17,7 +17,8 @@ import typer.main
 from typer.testing import CliRunner
 
 import frameworks
-from softorder_experiments import cli, entry, launch, speed, sweeps
+from softorder_experiments import __main__ as command_script
+from softorder_experiments import cli, launch, speed, sweeps
 from softorder_experiments.data import DATASETS
 from softorder_experiments.relaxations import RELAXATIONS
 from softorder_experiments.report import Report
@@ -71,13 +72,15 @@ def test_the_help_names_what_there_is():
 
 def test_the_examples_of_the_help_are_right(monkeypatch, tmp_path):
     carried = []
-    monkeypatch.setattr(cli, "_carry_out", lambda task, config, *_, **__: carried.append(task))
+    monkeypatch.setattr(cli.run, "run_config", lambda task, config, *_, **__: carried.append(task))
     swept = []
-    monkeypatch.setattr(sweeps, "carry_out_sweep", lambda sweep, *_: swept.append(sweep.name))
+    monkeypatch.setattr(sweeps, "run_sweep", lambda sweep, *_: swept.append(sweep.name))
     monkeypatch.setattr(sweeps, "show_dry_run", lambda _, sweep, __: swept.append(sweep.name))
     monkeypatch.setattr(sweeps.Sweep, "summarize", lambda self: [])
     timed = []
-    monkeypatch.setattr(speed, "carry_out", lambda points, *_, **__: timed.append(points) or [])
+    monkeypatch.setattr(
+        speed, "measure_points", lambda points, *_, **__: timed.append(points) or []
+    )
     monkeypatch.chdir(tmp_path)
     offline = [text for text in examples() if not text.startswith("softorder data get")]
     assert len(offline) >= 8
@@ -112,18 +115,18 @@ def test_a_run_from_its_start_to_its_files(tmp_path):
         assert path.startswith(str(out))
     assert (out / "runs" / record["run"] / "picture.png").exists()
     again = softorder("run", "sort", *SMALL, "--accelerator", "cpu", "--out", out, "--seed", 3)
-    assert "was finished on" in again.output
+    assert "finished on" in again.output
     assert len(read_records(out)) == 1
     shown = softorder("show", out)
     assert "sort, on test" in shown.output
-    heading = re.findall(r"epochs|right|time", shown.output)
-    assert heading == ["epochs", "right", "right", "time"]
+    heading = re.findall(r"epochs|correctly|time", shown.output)
+    assert heading == ["epochs", "correctly", "correctly", "time"]
     assert record["run"] in shown.output
 
 
 def test_the_preset_follows_the_data(monkeypatch):
     carried = []
-    monkeypatch.setattr(cli, "_carry_out", lambda task, config, *_: carried.append(config))
+    monkeypatch.setattr(cli.run, "run_config", lambda task, config, *_: carried.append(config))
     softorder("run", "sort")
     softorder("run", "sort", "--data", "mnist", "--n", "9")
     softorder("run", "sort", "--data", "mnist", "--preset", "short", "--stochastic")
@@ -140,7 +143,7 @@ def test_list_names_everything():
 
 def test_embedded_data_needs_no_download():
     result = softorder("data", "get", "digits")
-    assert (result.exit_code, result.output.strip()) == (0, "digits is embedded")
+    assert (result.exit_code, result.output.strip()) == (0, "digits needs no download")
 
 
 def test_info_is_the_librarys():
@@ -161,11 +164,11 @@ def test_info_is_the_librarys():
         (["run", "sort", "--set", "preset=paper"], ["Write --preset"]),
         (["run", "sort", "--set", "n=100000"], ["n must be from 2 to 1000"]),
         (["run", "sort", "--devices", "0"], ["devices must be at least 1", "with --devices"]),
-        (["run", "sort", "--devices", "3"], ["divide by the 3 devices", "batch of 20"]),
-        (["run", "sort", "--accelerator", "cpuu"], ["'cpuu' must be there"]),
+        (["run", "sort", "--devices", "3"], ["divisible by the 3 devices", "batch of 20"]),
+        (["run", "sort", "--accelerator", "cpuu"], ["--accelerator cpuu"]),
         (["run", "sort", "--out", "{file}/out"], ["must be writable", "--out"]),
         (["resume", "nothing"], ["folder or name", "'nothing'"]),
-        (["show", "nowhere"], ["nowhere, which is not there"]),
+        (["show", "nowhere"], ["nowhere, which does not exist"]),
         (["data", "get", "emnist"], ["mean 'mnist'?"]),
     ],
 )
@@ -217,7 +220,7 @@ def test_show_takes_markup_and_escape_sequences_for_what_they_are(command, tmp_p
         code, out, err = command("show", where)
         assert (code, err) == (0, "")
         assert "[/blue] [b]x :x:" in out
-        assert f"{where}/runs/{name}".replace("\x1b", r"\x1b") in out.split("not finished")[1]
+        assert f"{where}/runs/{name}".replace("\x1b", r"\x1b") in out.split("unfinished")[1]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +231,7 @@ def test_show_takes_markup_and_escape_sequences_for_what_they_are(command, tmp_p
         ("1" * 5000, "it must be JSON"),
         ("[]", "it must be an object with names; got []"),
         ({}, "schema is missing"),
-        ({**sort_run(0, 0.5), "schema": 7}, "schema must be 1; got 7, of another version"),
+        ({**sort_run(0, 0.5), "schema": 7}, "schema must be 1; got 7, from another version"),
         ({**sort_run(0, 0.5), "run": "\x1b[31mred"}, r"got '\x1b[31mred'"),
         ({**sort_run(0, 0.5), "run": "\ud800"}, r"got '\ud800'"),
         ({**sort_run(0, 0.5), "run": ["[red]"]}, "run must be text"),
@@ -262,7 +265,7 @@ def test_a_broken_line_is_named_after_the_good_ones_are_shown(
     shown = (tmp_path / "page.html").read_text() if name == "report" else out
     for run in ("sort-n5-s1", "sort-n5-s2"):
         assert run in shown
-    assert f"line 2 of {tmp_path / 'a.jsonl'} is no record: " in err
+    assert f"line 2 of {tmp_path / 'a.jsonl'} is not a record: " in err
     assert problem in err
 
 
@@ -273,7 +276,7 @@ def test_a_method_of_another_version_is_a_broken_line(command, tmp_path):
     for words in (["show"], ["report", "--to", tmp_path / "page.html"]):
         code, _, err = command(*words, tmp_path)
         assert code == 1
-        assert "config.method must be one of this version; got '[/x]'" in err
+        assert "config.method must be a method of this version; got '[/x]'" in err
 
 
 def places_of(content, path=()):
@@ -309,7 +312,7 @@ def test_a_run_tells_of_a_broken_line_and_is_not_kept_from_running(command, tmp_
     write_lines(tmp_path / "results.jsonl", '{"run": [')
     code, out, _ = command("run", "sort", *SMALL, "--accelerator", "cpu", "--out", tmp_path)
     assert code == 0
-    assert f"line 1 of {tmp_path / 'results.jsonl'} is no record: it must be JSON" in out
+    assert f"line 1 of {tmp_path / 'results.jsonl'} is not a record: it must be JSON" in out
     assert command("show", tmp_path)[0] == 1
 
 
@@ -319,7 +322,7 @@ def test_a_folder_named_like_a_file_of_records_is_named(command, tmp_path):
     code, out, err = command("show", tmp_path)
     assert code == 1
     assert "sort-n5-s0" in out
-    assert "a.jsonl is no record: it must be readable; got Is a directory" in err
+    assert "a.jsonl is not a record: it must be readable; got Is a directory" in err
 
 
 SETTINGS = dataclasses.asdict(configure("sort", None, {}))
@@ -378,18 +381,18 @@ def test_a_truncated_file_is_named_before_anything_is_trained(monkeypatch, capsy
 
 def test_a_stopped_run_has_the_exit_code_of_one(monkeypatch):
     def stop(*_, **__):
-        raise launch.Stopped("Stopped; nothing is lost")
+        raise launch.Stopped("Stopped; To resume")
 
-    monkeypatch.setattr(launch, "carry_out", stop)
+    monkeypatch.setattr(launch, "run_task", stop)
     result = softorder("run", "sort")
     assert result.exit_code == 130
-    assert "nothing is lost" in result.output
+    assert "To resume" in result.output
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "typer" else 1)
     with pytest.raises(SystemExit) as stop:
-        entry.main()
+        command_script.main()
     assert 'pip install "softorder[experiments]"' in stop.value.code
     assert "(typer)" in stop.value.code
 

@@ -12,21 +12,19 @@ from torch import nn
 
 import softorder as so
 from softorder_experiments import data
-from softorder_experiments.config import Place
+from softorder_experiments.config import Execution
 from softorder_experiments.data import Pool, random_crop, random_flip
-from softorder_experiments.display import Silent
-from softorder_experiments.engine import Trainer, make_fabric
+from softorder_experiments.devices import make_fabric
+from softorder_experiments.engine import Trainer
 from softorder_experiments.errors import UserError
-from softorder_experiments.launch import carry_out
 from softorder_experiments.models import (
-    ConvolutionalAutoEncoder,
     ConvolutionalEmbedding,
-    DenseAutoEncoder,
     ResNet18,
 )
+from softorder_experiments.progress_display import SilentDisplay
 from softorder_experiments.relaxations import RELAXATIONS
-from softorder_experiments.runs import Run, read_records
-from softorder_experiments.tasks import BASELINES, KNN, TASKS, neighbors
+from softorder_experiments.runs import Run
+from softorder_experiments.tasks import KNN, neighbors
 from softorder_experiments.tasks.base import Processes
 from softorder_experiments.tasks.images import Images
 from softorder_experiments.tasks.knn import PRESETS, embedded, paper, short
@@ -101,64 +99,6 @@ def test_embeddings_have_full_precision_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         assert network(torch.rand(2, 1, 28, 28)).dtype == torch.float32
         assert ResNet18((1, 8, 8), 512)(torch.rand(2, 1, 8, 8)).dtype == torch.float32
-
-
-@pytest.mark.parametrize(
-    ("network", "shape", "code"),
-    [
-        (DenseAutoEncoder, (1, 28, 28), 50),
-        (ConvolutionalAutoEncoder, (3, 32, 32), 256),
-    ],
-)
-def test_autoencoders_go_through_their_code(network, shape, code):
-    network = network(shape)
-    images = torch.rand(4, *shape)
-    codes = network.encoder(images)
-    assert codes.shape == (4, code)
-    assert network(images).shape == images.shape
-    assert network(images).min() < 0  # logits
-    # The printed codes are behind a ReLU: some of the units are off, none is negative.
-    assert codes.min() == 0
-    assert codes.max() > 0
-
-
-def shapes_of(network, kinds):
-    """Return the layers of some kinds, in order: the name and what comes out."""
-    outputs = {nn.Linear: "out_features", nn.Conv2d: "out_channels", nn.BatchNorm2d: "num_features"}
-    return [
-        (type(layer).__name__, getattr(layer, outputs.get(type(layer), ""), None))
-        for layer in network.modules()
-        if isinstance(layer, kinds)
-    ]
-
-
-def test_the_dense_autoencoder_is_the_printed_one():
-    network = DenseAutoEncoder((1, 28, 28))
-    relu = ("ReLU", None)
-    encoder = [("Linear", 500), relu, ("Linear", 500), relu, ("Linear", 50), relu]
-    decoder = [("Linear", 500), relu, ("Linear", 500), relu, ("Linear", 784)]
-    assert shapes_of(network.encoder, (nn.Linear, nn.ReLU)) == encoder
-    assert shapes_of(network.decoder, (nn.Linear, nn.ReLU)) == decoder
-
-
-def test_the_convolutional_autoencoder_is_the_one_that_the_paper_refers_to():
-    network = ConvolutionalAutoEncoder((3, 32, 32))
-    kinds = (nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.MaxPool2d, nn.Upsample)
-
-    def stage(width, change):
-        return [("Conv2d", width), ("BatchNorm2d", width), ("ReLU", None), (change, None)]
-
-    encoder = [layer for width in (64, 32, 16) for layer in stage(width, "MaxPool2d")]
-    decoder = [layer for width in (16, 32, 64) for layer in stage(width, "Upsample")]
-    assert shapes_of(network.encoder, kinds) == encoder
-    assert shapes_of(network.decoder, kinds) == [*decoder, ("Conv2d", 3), ("BatchNorm2d", 3)]
-    convolutions = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
-    assert {layer.kernel_size for layer in convolutions} == {(3, 3)}
-    images = torch.rand(2, 3, 32, 32)
-    spatial = network.encoder[:-1](images)
-    assert spatial.shape == (2, 16, 4, 4)
-    with pytest.raises(UserError, match="architecture=dense"):
-        ConvolutionalAutoEncoder((1, 28, 28))
 
 
 @pytest.mark.parametrize("relaxation", sorted(RELAXATIONS))
@@ -425,53 +365,9 @@ def colourful(monkeypatch):
 
 def test_a_residual_network_trains_on_colour_images(colourful, tmp_path):
     config = dataclasses.replace(short({"data": "cifar10"}), batch=4, candidates=6, k=2)
-    fabric = make_fabric(Place(accelerator="cpu"), "32-true")
-    trainer = Trainer(KNN(config), Run(tmp_path, "none"), fabric, Silent())
+    fabric = make_fabric(Execution(accelerator="cpu"), "32-true")
+    trainer = Trainer(KNN(config), Run(tmp_path, "none"), fabric, SilentDisplay())
     before = trainer._module.first.weight.detach().clone()
     trainer.steps(1)
     assert not torch.equal(before, trainer._module.first.weight)
     trainer._check_finite()
-
-
-@pytest.mark.parametrize("baseline", BASELINES, ids=lambda baseline: baseline.name)
-def test_a_baseline_from_its_start_to_its_record(baseline, tmp_path):
-    fields = {"epochs": 3} if hasattr(baseline.config_type, "epochs") else {}
-    config = dataclasses.replace(baseline.presets["embedded"]({}), **fields)
-    place = Place(out=str(tmp_path), accelerator="cpu")
-    run, record = carry_out(baseline(config), place, QUIET)
-    assert record["task"] == baseline.name
-    floor = {"pixels": 0.97, "pca": 0.97, "autoencoder": 0.6, "classifier": 0.3}[baseline.name]
-    assert record["metrics"]["test"]["accuracy"] >= floor
-    assert len(record["curve"]) == fields.get("epochs", 0)
-    assert run.picture.exists() == bool(fields)
-    again = carry_out(baseline(config), place, QUIET)[1]
-    assert again["metrics"] == record["metrics"]
-    assert len(read_records(tmp_path)) == 1
-
-
-def test_baselines_are_the_papers():
-    cifar = {"data": "cifar10"}
-    assert TASKS["autoencoder"].presets["paper"](cifar).architecture == "convolutional"
-    assert TASKS["autoencoder"].presets["paper"]({}).architecture == "dense"
-    assert TASKS["classifier"].presets["paper"](cifar).embedding == "resnet18"
-    assert TASKS["classifier"].presets["paper"]({}).units == 50
-    for name in ("pixels", "pca", "autoencoder"):
-        assert TASKS[name].presets["paper"](cifar).data == "cifar10"
-    pca = dataclasses.replace(TASKS["pca"].presets["embedded"]({}), components=65)
-    with pytest.raises(UserError, match="components must be at most 64"):
-        TASKS["pca"](pca).evaluate("test", ALONE)
-    pixels = dataclasses.replace(TASKS["pixels"].presets["embedded"]({}), k=2000)
-    with pytest.raises(UserError, match="k must be at most the 1257 training images"):
-        TASKS["pixels"](pixels)
-    with pytest.raises(UserError, match="architecture=dense"):
-        ConvolutionalAutoEncoder((1, 28, 28))
-    with pytest.raises(UserError, match="must have one device"):
-        carry_out(TASKS["pixels"](TASKS["pixels"].presets["embedded"]({})), Place(devices=2), QUIET)
-
-
-def test_principal_components_are_those_of_scikit_learn():
-    pca = TASKS["pca"](TASKS["pca"].presets["embedded"]({}))
-    every = pca.images.of("train", torch.arange(1257)).flatten(1)
-    expected = sklearn.decomposition.PCA(20, svd_solver="full").fit(every).transform(every[:9])
-    got = pca.features(pca.images.of("train", torch.arange(9)))
-    numpy.testing.assert_allclose(got.abs(), abs(expected), atol=1e-4)

@@ -9,11 +9,12 @@ from scipy import stats
 from torch import nn
 
 import softorder as so
-from softorder_experiments.config import Place
-from softorder_experiments.display import Silent
-from softorder_experiments.engine import Trainer, make_fabric
+from softorder_experiments.config import Execution
+from softorder_experiments.devices import make_fabric
+from softorder_experiments.engine import Trainer
 from softorder_experiments.errors import UserError
 from softorder_experiments.models import DigitNetwork, MedianNetwork
+from softorder_experiments.progress_display import SilentDisplay
 from softorder_experiments.relaxations import RELAXATIONS
 from softorder_experiments.runs import Run
 from softorder_experiments.tasks.base import Processes
@@ -235,8 +236,8 @@ def test_an_even_n_has_no_middle():
 
 
 def test_both_networks_are_trained_and_kept_centred(tmp_path):
-    fabric = make_fabric(Place(accelerator="cpu"), "32-true")
-    trainer = Trainer(task(centred=True), Run(tmp_path, "none"), fabric, Silent())
+    fabric = make_fabric(Execution(accelerator="cpu"), "32-true")
+    trainer = Trainer(task(centred=True), Run(tmp_path, "none"), fabric, SilentDisplay())
     before = {name: p.detach().clone() for name, p in trainer._module.named_parameters()}
     trainer.steps(2)
     for name, parameter in trainer._module.named_parameters():

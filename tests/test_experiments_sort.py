@@ -13,21 +13,22 @@ from torch import nn
 
 import softorder as so
 from softorder_experiments import data
-from softorder_experiments.config import Place, from_json, override, parse_settings
+from softorder_experiments.config import Execution, from_json, override, parse_settings
 from softorder_experiments.data import Pool
-from softorder_experiments.display import Silent
-from softorder_experiments.engine import Trainer, make_fabric
+from softorder_experiments.devices import make_fabric
+from softorder_experiments.engine import Trainer
 from softorder_experiments.errors import UserError
 from softorder_experiments.models import DigitNetwork, he_normal, truncated_normal
+from softorder_experiments.progress_display import SilentDisplay
 from softorder_experiments.relaxations import RELAXATIONS
 from softorder_experiments.runs import Run
-from softorder_experiments.sweeps.plan import Choice, plan
+from softorder_experiments.sweeps.plan import TableOptions, plan
 from softorder_experiments.tasks.base import Processes
 from softorder_experiments.tasks.sort import (
     PRESETS,
     Sort,
     SortConfig,
-    elements_right,
+    correct_elements,
     embedded,
     paper,
     short,
@@ -41,8 +42,8 @@ def task(**fields):
 
 
 def trainer_of(sort, folder):
-    fabric = make_fabric(Place(accelerator="cpu"), "32-true")
-    return Trainer(sort, Run(folder, "none"), fabric, Silent())
+    fabric = make_fabric(Execution(accelerator="cpu"), "32-true")
+    return Trainer(sort, Run(folder, "none"), fabric, SilentDisplay())
 
 
 class Reader(nn.Module):
@@ -185,7 +186,7 @@ def test_digits_are_moved_when_training_only(readable):
 def test_metrics_count_right_permutations_and_elements():
     values = torch.tensor([[30, 10, 20], [5, 5, 1], [1, 2, 3], [9, 8, 7]])
     scores = torch.tensor([[3.0, 1.0, 2.0], [0.1, 0.2, 0.0], [1.0, 3.0, 2.0], [7.0, 8.0, 9.0]])
-    right = elements_right(scores, values)
+    right = correct_elements(scores, values)
     assert right.tolist() == [
         [True, True, True],
         [True, True, True],  # equal values are right in either order
@@ -261,7 +262,7 @@ def test_optimal_transport_begins_at_an_epsilon_that_tells_right_from_wrong(pres
 
 
 def test_a_sweep_searches_epsilons_for_optimal_transport_and_the_printed_tau_for_others():
-    choice = Choice(relaxations=("softsort", "optimal-transport"), n=(5,), stochastic=False)
+    choice = TableOptions(relaxations=("softsort", "optimal-transport"), n=(5,), stochastic=False)
     softsort, transport = plan("table1", choice)
     assert [point["tau"] for point in softsort.grid] == [1, 16, 128, 1024]
     assert softsort.config.tau == 1024
@@ -358,7 +359,7 @@ def test_wrong_settings_are_errors_that_help(setting, text):
         ({"relaxation": "softsrt"}, "Did you mean 'softsort'"),
         ({"initialization": "he"}, "Did you mean 'he-normal'"),
         ({"data": "mnst"}, "Did you mean 'mnist'"),
-        ({"metric": "square", "relaxation": "neuralsort"}, "only softsort has another"),
+        ({"metric": "square", "relaxation": "neuralsort"}, "only softsort has other"),
     ],
 )
 def test_wrong_names_are_errors_with_the_nearest(fields, text):
@@ -370,7 +371,7 @@ def test_configurations_survive_json_and_are_told_apart():
     config = paper({"n": 9})
     fields = dataclasses.asdict(config)
     assert from_json(SortConfig, fields) == config
-    with pytest.raises(UserError, match="another version"):
+    with pytest.raises(UserError, match="Another version"):
         from_json(SortConfig, {**fields, "colour": "red"})
     marks = [c.fingerprint() for c in (config, paper({}), short({}), embedded({}))]
     assert len(set(marks)) == 4

@@ -15,16 +15,16 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from softorder_experiments import cli, machine, speed
+from softorder_experiments import cli, machine, measuring, speed
 from softorder_experiments.errors import UserError
-from softorder_experiments.isolation import (
+from softorder_experiments.measuring import (
     OUT_OF_MEMORY,
     TOO_SLOW,
     Limits,
     answer_or_out_of_memory,
-    ask,
+    run_in_child,
 )
-from softorder_experiments.printed import printed
+from softorder_experiments.paper_numbers import paper_numbers
 from softorder_experiments.report import Report
 from softorder_experiments.report.benchmark import Benchmark
 from softorder_experiments.runs import read_records, run_of
@@ -48,7 +48,7 @@ FRAMEWORKS = ["jax", "tensorflow"]
 @pytest.fixture(autouse=True)
 def idle(monkeypatch):
     """Let the machine be idle, which it is not while tests run."""
-    monkeypatch.setattr(machine.OtherWork, "share", lambda self: 0.01)
+    monkeypatch.setattr(measuring.OtherWork, "share", lambda self: 0.01)
 
 
 def need(framework):
@@ -176,12 +176,12 @@ def test_the_opposite_order_is_the_opposite():
 def test_what_runs_out_of_time_or_memory_says_so():
     dense = {"config": dataclasses.asdict(SpeedConfig(method="softsort-abs-dense", n=3000))}
     little = Limits(time_limit=120.0, memory_limit=1 << 30)
-    assert ask(CHILD, "train", dense, little) == {"outcome": OUT_OF_MEMORY}
-    assert ask(CHILD, "train", dense, Limits(time_limit=0.5)) == {"outcome": TOO_SLOW}
+    assert run_in_child(CHILD, "train", dense, little) == {"outcome": OUT_OF_MEMORY}
+    assert run_in_child(CHILD, "train", dense, Limits(time_limit=0.5)) == {"outcome": TOO_SLOW}
 
 
 def test_a_child_that_fails_says_why(capfd):
-    answer = ask(CHILD, "train", {"config": {"method": "quicksort"}}, LIMITS)
+    answer = run_in_child(CHILD, "train", {"config": {"method": "quicksort"}}, LIMITS)
     assert answer["outcome"].startswith("failed: ")
     assert "quicksort" in answer["outcome"]
     assert "Traceback" in capfd.readouterr().err
@@ -241,13 +241,15 @@ def test_a_framework_that_is_not_installed_is_an_outcome(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, framework, None)
         for _ in range(2):  # the second time nothing is measured
-            outcomes = [r["outcome"] for r in speed.carry_out(points, tmp_path, LIMITS, console)]
+            outcomes = [
+                r["outcome"] for r in speed.measure_points(points, tmp_path, LIMITS, console)
+            ]
             assert outcomes == [f"{framework} is not installed", "ok"]
         assert len(read_records(tmp_path)) == 2
         with pytest.raises(UserError, match=f"{framework} must be installed for {name}"):
             speed.plan(methods=[name])
     need(framework)
-    record, _ = speed.carry_out(points, tmp_path, LIMITS, console)
+    record, _ = speed.measure_points(points, tmp_path, LIMITS, console)
     assert record["outcome"] == "ok"
     assert record["versions"][framework] is not None
     assert len(read_records(tmp_path)) == 3
@@ -288,12 +290,12 @@ def test_a_wrong_point_is_an_error(wrong):
 def test_a_point_is_measured_once(tmp_path):
     points = speed.plan(methods=["softsort-abs"], sizes=[10])
     console = Console(quiet=True)
-    (first,) = speed.carry_out(points, tmp_path, LIMITS, console)
-    (second,) = speed.carry_out(points, tmp_path, LIMITS, console)
+    (first,) = speed.measure_points(points, tmp_path, LIMITS, console)
+    (second,) = speed.measure_points(points, tmp_path, LIMITS, console)
     assert first == second
     assert len(read_records(tmp_path)) == 1
     assert first["metrics"]["memory"]["bytes"] >= 0
-    speed.carry_out(points, tmp_path, LIMITS, console, again=True)
+    speed.measure_points(points, tmp_path, LIMITS, console, again=True)
     assert len(read_records(tmp_path)) == 2
 
 
@@ -305,25 +307,25 @@ def show(records):
 
 def test_a_point_on_a_busy_machine_warns_is_marked_and_is_measured_again(tmp_path, monkeypatch):
     shares = iter([0.4, 0.2, 0.3, 0.5, 0.01])
-    monkeypatch.setattr(machine.OtherWork, "share", lambda self: next(shares))
+    monkeypatch.setattr(measuring.OtherWork, "share", lambda self: next(shares))
     metrics = {"seconds_per_epoch": 0.5, "memory": {"bytes": 8}, "spearman": 1.0}
     answer = {"outcome": "ok", "metrics": metrics, "curve": []}
-    monkeypatch.setattr(sys.modules[speed.carry_out.__module__], "ask", lambda *_: answer)
+    monkeypatch.setattr(measuring.other_work, "run_in_child", lambda *_: answer)
     points = speed.plan(methods=["softsort-abs"], sizes=[10])
     console = Console(record=True, width=200, file=io.StringIO())
-    (busy,) = speed.carry_out(points, tmp_path, LIMITS, console)
+    (busy,) = speed.measure_points(points, tmp_path, LIMITS, console)
     said = console.export_text()
     assert said.count("measuring it again") == 2
-    assert "other processes took 40% of the processors while softsort-abs, n = 10" in said
-    assert "its time is not to be trusted" in said
+    assert "other processes used 40% of the processors while softsort-abs, n = 10" in said
+    assert "its time is unreliable" in said
     assert (busy["other_work"], busy["attempts"]) == (0.2, 3)  # the least disturbed
     assert re.search(r"s \*", show([busy]))
-    assert "* 1 measured while other processes took more than 10% of the processors" in show([busy])
+    assert "* 1 measured while other processes used more than 10% of the processors" in show([busy])
     # The same command measures it again, until nothing disturbs it.
-    (idle,) = speed.carry_out(points, tmp_path, LIMITS, console)
+    (idle,) = speed.measure_points(points, tmp_path, LIMITS, console)
     assert (idle["other_work"], idle["attempts"]) == (0.01, 2)
     assert "*" not in show([busy, idle])
-    assert speed.carry_out(points, tmp_path, LIMITS, console) == [idle]
+    assert speed.measure_points(points, tmp_path, LIMITS, console) == [idle]
 
 
 def test_a_disturbed_time_is_in_no_ratio_and_no_figure():
@@ -337,8 +339,8 @@ def test_a_disturbed_time_is_in_no_ratio_and_no_figure():
     assert figure.runs == (records[0],)
     (table,) = (table for table in page.tables()["speed"] if table.title == "Every point")
     assert [row[2].text for row in table.rows] == ["100 ms", "100 ms *"]
-    assert "*: while other processes took more than 10% of the processors" in table.about
-    assert not speed.is_disturbed({**busy[0], "outcome": OUT_OF_MEMORY})
+    assert "*: while other processes used more than 10% of the processors" in table.about
+    assert not measuring.is_disturbed({**busy[0], "outcome": OUT_OF_MEMORY})
 
 
 def test_another_number_of_threads_is_another_point(tmp_path):
@@ -355,11 +357,11 @@ def test_another_number_of_threads_is_another_point(tmp_path):
 def test_a_point_that_was_too_slow_is_tried_again_with_more_time(tmp_path):
     points = speed.plan(methods=["softsort-abs"], sizes=[10])
     console = Console(quiet=True)
-    (hasty,) = speed.carry_out(points, tmp_path, Limits(time_limit=0.01), console)
+    (hasty,) = speed.measure_points(points, tmp_path, Limits(time_limit=0.01), console)
     assert hasty["outcome"] == TOO_SLOW
-    (same,) = speed.carry_out(points, tmp_path, Limits(time_limit=0.01), console)
+    (same,) = speed.measure_points(points, tmp_path, Limits(time_limit=0.01), console)
     assert same == hasty
-    (patient,) = speed.carry_out(points, tmp_path, LIMITS, console)
+    (patient,) = speed.measure_points(points, tmp_path, LIMITS, console)
     assert patient["outcome"] == "ok"
 
 
@@ -369,7 +371,7 @@ def test_the_command_shows_time_memory_and_the_papers_ratios(tmp_path):
     words += [word for name in methods for word in ("--method", name)]
     result = CliRunner().invoke(cli.app, words, env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output
-    for part in ("time per epoch, cpu", "peak memory", "Spearman", "the paper, on its CPU: 1.8"):
+    for part in ("time per epoch, cpu", "peak memory", "Spearman", "in the paper, on its CPU: 1.8"):
         assert part in result.output
     shown = CliRunner().invoke(cli.app, ["show", str(tmp_path)], env={"COLUMNS": "160"})
     assert "SoftSort |.|², softorder" in shown.output
@@ -379,5 +381,5 @@ def test_the_command_shows_time_memory_and_the_papers_ratios(tmp_path):
 
 def test_the_printed_ratios_are_those_of_the_data_file():
     ratios = {"neuralsort-published": 6.0, "neuralsort-corrected": 1.8}
-    assert printed()["speed"]["ratios"] == ratios
-    assert {*ratios, printed()["speed"]["reference"]} <= set(speed.METHODS)
+    assert paper_numbers()["speed"]["ratios"] == ratios
+    assert {*ratios, paper_numbers()["speed"]["reference"]} <= set(speed.METHODS)

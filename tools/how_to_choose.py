@@ -1,9 +1,9 @@
-"""Write docs/how_to_choose.md: what `check_relaxation` found and what the benchmark measured.
+"""Write docs/how_to_choose.md from the findings of `check_relaxation` and the benchmark.
 
 python -m tools.how_to_choose            writes the page
-python -m tools.how_to_choose --check    says whether the page is what would be written
+python -m tools.how_to_choose --check    fails if the page is not up to date
 
-What is typed here is what cannot be measured: how the cost grows, and when to use a relaxation.
+Only what cannot be measured is written here by hand: how costs grow, and when to use a relaxation.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Entry:
     """One line of the table.
 
     Attributes:
-        how: The relaxation that is examined.
-        shown: How it is written.
-        cost: Time and memory of what it gives.
+        how: The relaxation to examine.
+        shown: Its notation in the table.
+        cost: Its time and memory.
         measured: Its name in the benchmark.
         use: When to use it.
     """
@@ -191,7 +191,7 @@ Begin where the soft result is visibly soft but keeps the order.
 
 
 def newest_results() -> Results:
-    """Return what the last complete benchmark wrote."""
+    """Return the results of the last complete benchmark."""
     return Results.read(sorted((ROOT / "benchmarks" / "results").glob("*.jsonl"))[-1])
 
 
@@ -203,7 +203,7 @@ def main() -> None:
     if not parser.parse_args().check:
         PAGE.write_text(text)
     elif PAGE.read_text() != text:
-        sys.exit("docs/how_to_choose.md is not what was found; run: make choose")
+        sys.exit("docs/how_to_choose.md is out of date; run: make choose")
 
 
 if __name__ == "__main__":

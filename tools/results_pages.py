@@ -1,9 +1,9 @@
-"""Write what the committed records show: docs/report.html, the README's picture and its tables.
+"""Write docs/report.html and the README's figure and tables from the committed records.
 
-What a user runs is written to results/, which git ignores, and never enters these pages.
+A user's own runs are in results/, which git ignores; they do not change these pages.
 
-python -m tools.results_pages            writes them
-python -m tools.results_pages --check    says whether they are what would be written
+python -m tools.results_pages            writes the pages
+python -m tools.results_pages --check    fails if a page is not up to date
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from softorder_experiments.printed import printed
+from softorder_experiments.paper_numbers import paper_numbers
 from softorder_experiments.report import Report
 from softorder_experiments.report.comparison import NOT_RUN, Line, lines_of, shortened_lines_of
 from softorder_experiments.report.measured_figures import of_sorting_time
@@ -27,7 +27,7 @@ DOCS = ROOT / "docs"
 
 
 def files() -> dict[pathlib.Path, str]:
-    """Return what each file should hold."""
+    """Return the content of each file."""
     report = committed(ROOT)
     (picture,) = of_sorting_time(report.benchmark)
     return {
@@ -39,25 +39,25 @@ def files() -> dict[pathlib.Path, str]:
 
 
 def committed(root: pathlib.Path) -> Report:
-    """Return the report about what a clone holds, whatever was run in it since."""
+    """Return the report on the committed records of a clone."""
     benchmark = max((root / "benchmarks" / "results").glob("*.jsonl"))
     return Report.read(root / "records", benchmark)
 
 
 def _put(text: str, table: str) -> str:
-    """Put a table between the marks for it."""
+    """Insert a table between its marks."""
     begin, end = "<!-- made by `make report` -->", "<!-- end -->"
     pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
     replaced, count = re.subn(pattern, lambda _: f"{begin}\n{table}\n{end}", text, flags=re.S)
     if count != 1:
-        sys.exit(f"README.md must have the marks {begin} and {end} once; it has them {count} times")
+        sys.exit(f"README.md must have the marks {begin} and {end} once; got them {count} times")
     return replaced
 
 
 def _tables(records: Sequence[Record]) -> str:
-    """Return the cells of the paper's tables that were run, and apart from them shortened runs."""
+    """Return a table of the paper's cells that were run, and a table of shortened runs."""
     whole, parts = [], []
-    for table in printed()["tables"]:
+    for table in paper_numbers()["tables"]:
         title = table["title"].partition(":")[0].removesuffix(" (appendix)")
         for line in lines_of(table, records):
             if line.ours != NOT_RUN:
@@ -76,9 +76,8 @@ def _tables(records: Sequence[Record]) -> str:
 
 
 _SHORTENED = (
-    "Shortened runs (fewer epochs than their preset, fewer steps than an epoch has, or a smaller\n"
-    "test) show that a cell can be run, not what would come out of it; the paper's results are no\n"
-    "measure for them:"
+    "Shortened runs have fewer epochs than their preset, fewer steps per epoch, or a smaller\n"
+    "test. They show that an experiment runs; their results do not compare with the paper's:"
 )
 
 
@@ -93,7 +92,7 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def main() -> None:
     """Write the files, or check them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing: say what is stale")
+    parser.add_argument("--check", action="store_true", help="fail if a page is out of date")
     check = parser.parse_args().check
     stale = [
         (file, text)
@@ -103,7 +102,7 @@ def main() -> None:
     for file, text in stale:
         name = file.relative_to(ROOT)
         if check:
-            print(f"{name} is not what the records say; `make report` writes it", file=sys.stderr)
+            print(f"{name} is out of date; `make report` updates it", file=sys.stderr)
         else:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)

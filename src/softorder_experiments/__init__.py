@@ -1,5 +1,6 @@
 """The experiments of the SoftSort paper, on top of softorder: `softorder run sort --n 5`.
 
-Imports nothing heavy by itself. `tasks` holds one file per experiment, `engine` the one training
-loop that serves them all, `data` the images, `cli` the command line.
+A run goes from a command (`commands.run`) to `launch.run_task`, then to the training loop in
+`engine`, which calls the task. `tasks` holds one file per experiment, `data` the images, and
+`measuring` the tools for time and memory. Importing this package imports nothing heavy.
 """

@@ -1,4 +1,4 @@
-"""Checks a checkpoint that was read: is it a state of this run, from which training can resume?"""
+"""Checks that a checkpoint holds a state from which this run can resume."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from softorder_experiments.forms import NUMBER, WHOLE, Kind, ListOf, MapOf, find_problem, shorten
+from softorder_experiments.schema import NUMBER, WHOLE, Kind, ListOf, MapOf, find_problem, shorten
 
 State = Mapping[str, Any]
 
@@ -23,22 +23,22 @@ _BY_NUMBER = Kind(
 )
 
 
-def find_problem_of_state(
+def find_state_problem(
     state: Any, wanted: State, *, steps_per_epoch: int, epochs: int, selection: str
 ) -> str | None:
-    """Say why a run cannot be resumed from a state; None if it can.
+    """Return why a run cannot resume from a state, or None if it can.
 
     Args:
-        state: What was read.
-        wanted: A state of this run at any step.
-        steps_per_epoch: Of the run.
-        epochs: Of the run.
+        state: The state that was read.
+        wanted: A state of this run at any step, to compare with.
+        steps_per_epoch: The run's steps per epoch.
+        epochs: The run's epochs.
         selection: The validation metric that chooses the model.
     """
     problem = find_problem(dict.fromkeys(wanted, _ANY), state)
     if problem:
         return problem
-    # Checked in this order: the later checks rely on the earlier ones.
+    # In this order, because later checks rely on earlier ones.
     return _first(
         check()
         for check in (
@@ -58,11 +58,11 @@ def find_problem_of_state(
 
 
 def _find_other_setting(mine: State, theirs: Any) -> str | None:
-    """Say which setting of the checkpoint is not this run's."""
+    """Return which setting of the checkpoint differs from the run's, or None."""
     if not isinstance(theirs, dict):
         return f"config must be the settings of the run; got {_describe(theirs)}"
     for name in mine:
-        # As JSON has them, for config.json, which a resumed run is read from, has no tuples.
+        # Compared as JSON: a resumed run reads config.json, which has no tuples.
         here, there = (json.dumps(config.get(name), default=repr) for config in (mine, theirs))
         if here != there:
             return f"{name} must be {here}, as in this run; got {shorten(there)}"
@@ -75,15 +75,15 @@ def _find_problem_of_progress(
     metrics = MapOf(NUMBER, (selection,))
     entry = {"epoch": WHOLE, "step": WHOLE, "loss": NUMBER, "validation": metrics}
     times = dict.fromkeys(("train_seconds", "seconds"), NUMBER)
-    form = {"step": WHOLE, "curve": ListOf(entry), "best": _ANY, **times, "resumed": WHOLE}
-    problem = find_problem(form, progress, "progress")
+    schema = {"step": WHOLE, "curve": ListOf(entry), "best": _ANY, **times, "resumed": WHOLE}
+    problem = find_problem(schema, progress, "progress")
     if problem:
         return problem
-    if progress.keys() != form.keys():
-        return f"progress must hold {', '.join(form)}; got {_describe(progress)}"
+    if progress.keys() != schema.keys():
+        return f"progress must hold {', '.join(schema)}; got {_describe(progress)}"
     step, curve, best = (progress[name] for name in ("step", "curve", "best"))
     if [entry["epoch"] for entry in curve] != list(range(1, len(curve) + 1)):
-        return "progress.curve must have every epoch so far once; got others"
+        return "progress.curve must hold every epoch so far once; got other epochs"
     done = len(curve) * steps_per_epoch
     if not done <= step <= min(done + steps_per_epoch, epochs * steps_per_epoch):
         return f"progress.step must be one after {len(curve)} of {epochs} epochs; got {step}"
@@ -99,13 +99,13 @@ def _find_problem_of_optimizer(wanted: State, content: Any) -> str | None:
     problem = find_problem({"state": _BY_NUMBER}, content, "optimizer")
     if problem:
         return problem
-    # For a weight that never had a gradient, nothing is kept.
+    # The optimiser has no state for a weight that never had a gradient.
     kept = {number: wanted["state"].get(number) for number in content["state"]}
     return find_difference(kept, content["state"], "optimizer.state")
 
 
 def find_difference(wanted: Any, content: Any, name: str) -> str | None:
-    """Say where a value has another form than the one that is wanted; None if nowhere."""
+    """Return where a value differs in structure from the wanted one, or None."""
     if isinstance(wanted, Mapping) and isinstance(content, dict):
         if content.keys() == wanted.keys():
             return _first(find_difference(wanted[k], content[k], f"{name}.{k}") for k in wanted)
@@ -126,7 +126,7 @@ def _first(problems: Iterable[str | None]) -> str | None:
 
 
 def _describe(content: Any) -> str:
-    """Say what a value is, in a few words."""
+    """Describe a value in a few words."""
     if isinstance(content, Tensor):
         return f"a tensor {tuple(content.shape)} of {str(content.dtype).removeprefix('torch.')}"
     if isinstance(content, Mapping):

@@ -1,4 +1,4 @@
-"""Typed configurations, and the text that changes them."""
+"""Typed configurations, and how text from the command line changes them."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from softorder_experiments.errors import UserError, choose, nearest
+from softorder_experiments.errors import UserError, look_up, nearest
 from softorder_experiments.schedules import SCHEDULES
 
-# Those that keep no state between steps, which a checkpoint would have to hold.
+# Precisions that keep no state between steps; a checkpoint holds none.
 PRECISIONS: dict[str, None] = {"32-true": None, "bf16-mixed": None}
 C = TypeVar("C", bound="Settings")
 V = TypeVar("V")
 
 
 def added(default: V) -> V:
-    """Return a field that an earlier version did not have, for a configuration.
+    """Return a configuration field that earlier versions did not have.
 
-    Where it has its default it is no part of the fingerprint: recorded runs keep their names.
+    At its default value it is left out of the fingerprint, so that earlier runs keep their names.
     """
     return dataclasses.field(default=default, metadata={"added": True})  # pyright: ignore[reportReturnType]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What every experiment has: together with the code, it decides every number of a run.
+    """The settings of every experiment. With the code, they determine every number of a run.
 
     Args:
-        preset: The name of the preset it began as.
+        preset: The name of the preset that the configuration started from.
         data: The data set.
-        seed: Of the weights, the data and the noise.
-        threads: Of each process on the CPU. Sums are rounded in another order with another number
-            of threads, so that is another run.
+        seed: The random seed for weights, data order and noise.
+        threads: CPU threads per process. The number of threads changes the order in which sums are
+            rounded, so another number is another run.
     """
 
     preset: str = "embedded"
@@ -46,17 +46,17 @@ class Settings:
     threads: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the values that stand on their own."""
+        """Check the values that can be checked without data."""
         require(self, "seed", 0 <= self.seed < 2**32, "from 0 to 2^32 - 1")
         require(self, "threads", self.threads >= 1, "at least 1", "--threads")
 
     @property
     def label(self) -> str:
-        """Return what tells this run from others, for the eye: a part of its name."""
+        """Return the readable part of the run's name."""
         return self.data
 
     def fingerprint(self) -> str:
-        """Return eight letters that tell this configuration from any other."""
+        """Return eight characters that identify this configuration."""
         values = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -68,16 +68,16 @@ class Settings:
 
 @dataclass(frozen=True)
 class Training(Settings):
-    """What every task that learns has.
+    """The settings of every task that is trained.
 
     Args:
-        epochs: How often to train and validate.
-        batch: Sequences or images of a minibatch, over all processes.
-        lr: The learning rate, at its highest.
-        schedule: How the rate goes on: `constant`, or `cosine` down to 0 after a warm-up.
+        epochs: The number of epochs; each ends with a validation.
+        batch: Sequences or images per minibatch, over all processes.
+        lr: The highest learning rate.
+        schedule: The learning rate schedule: `constant`, or `cosine` down to 0 after a warm-up.
         warmup: The share of all steps in which a schedule other than `constant` rises.
-        averaging: The decay of the running average of the weights that is evaluated; 0 is none.
-        precision: As Lightning Fabric names it: `32-true`, or `bf16-mixed` where it pays.
+        averaging: The decay of the running average of the weights, which is evaluated; 0: none.
+        precision: `32-true` or `bf16-mixed`, as in Lightning Fabric.
     """
 
     epochs: int = 100
@@ -89,26 +89,26 @@ class Training(Settings):
     precision: str = "32-true"
 
     def __post_init__(self) -> None:
-        """Check the values that stand on their own."""
+        """Check the values that can be checked without data."""
         super().__post_init__()
         for name in ("epochs", "batch"):
             require(self, name, getattr(self, name) >= 1, "at least 1")
         require(self, "lr", 0 < self.lr < float("inf"), "positive")
         require(self, "warmup", 0 <= self.warmup < 1, "from 0 to less than 1")
         require(self, "averaging", 0 <= self.averaging < 1, "from 0 to less than 1")
-        choose("schedule", self.schedule, SCHEDULES)
-        choose("precision", self.precision, PRECISIONS)
+        look_up("schedule", self.schedule, SCHEDULES)
+        look_up("precision", self.precision, PRECISIONS)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a run is executed; its name does not depend on it.
+class Execution:
+    """Where and how a run is executed. The run's name does not depend on it.
 
     Args:
-        out: The folder for records, checkpoints and pictures.
-        accelerator: As Lightning Fabric names it: `auto`, `cpu`, `cuda`, `mps`.
-        devices: How many devices, or processes on the CPU.
-        checkpoint_seconds: The time between checkpoints; one is written after each epoch too.
+        out: The folder for records, checkpoints and figures.
+        accelerator: `auto`, `cpu`, `cuda` or `mps`, as in Lightning Fabric.
+        devices: The number of devices, or of processes on the CPU.
+        checkpoint_seconds: Seconds between checkpoints; each epoch also ends with one.
     """
 
     out: str = "results"
@@ -117,14 +117,17 @@ class Place:
     checkpoint_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        """Check the values that stand on their own."""
+        """Check the values that can be checked without data."""
         require(self, "devices", self.devices >= 1, "at least 1", "--devices")
         seconds = self.checkpoint_seconds
         require(self, "checkpoint_seconds", seconds >= 0, "at least 0", "--checkpoint-seconds")
 
 
+Place = Execution  # the old name, which tests/test_project.py still uses
+
+
 def require(config: Any, name: str, holds: bool, expected: str, option: str = "") -> None:
-    """Raise an error about one field unless something holds."""
+    """Raise an error about one field unless the condition holds."""
     if not holds:
         option = option or f"--set {name}=..."
         received = repr(getattr(config, name))
@@ -132,7 +135,7 @@ def require(config: Any, name: str, holds: bool, expected: str, option: str = ""
 
 
 def override(config: C, changes: Mapping[str, Any]) -> C:
-    """Return the configuration with some fields changed; an unknown one is an error."""
+    """Return the configuration with some fields changed; an unknown field is an error."""
     names = {field.name for field in dataclasses.fields(config)}
     for name in changes:
         if name not in names:
@@ -145,24 +148,24 @@ def override(config: C, changes: Mapping[str, Any]) -> C:
 
 
 def parse_settings(config_type: type[Settings], settings: Sequence[str]) -> dict[str, Any]:
-    """Read settings such as `lr=0.005` with the types of the fields."""
+    """Parse settings such as `lr=0.005` by the types of the fields."""
     changes: dict[str, Any] = {}
     kinds = typing.get_type_hints(config_type)
     for setting in settings:
         name, separator, text = setting.partition("=")
         if name == "preset":
-            raise UserError("the preset is an option", repr(setting), "Write --preset NAME")
+            raise UserError("the preset has its own option", repr(setting), "Write --preset NAME")
         if not separator:
             raise UserError(
-                "a setting is NAME=VALUE", repr(setting), f"Write for example --set {name}=1"
+                "a setting must be NAME=VALUE", repr(setting), f"Write for example --set {name}=1"
             )
-        # A name that is not known is found by `override`, with the nearest that is.
+        # `override` reports unknown names, with the nearest known one.
         changes[name] = _parse(name, text, kinds.get(name, str))
     return changes
 
 
 def _parse(name: str, text: str, kind: Any) -> Any:
-    """Read one value; an optional field takes `none`."""
+    """Parse one value; an optional field accepts `none`."""
     if isinstance(kind, types.UnionType):
         if text.lower() == "none":
             return None
@@ -176,7 +179,7 @@ def _parse(name: str, text: str, kind: Any) -> Any:
 
 
 def from_json(config_type: type[C], fields: Mapping[str, Any]) -> C:
-    """Read a configuration back; one with other fields comes from another version."""
+    """Read a configuration; other fields mean that another version wrote it."""
     names = {field.name for field in dataclasses.fields(config_type)}
     problems = [f"no {name}" for name in sorted(names - fields.keys())]
     problems += [f"the unknown {name!r}" for name in fields if name not in names]
@@ -190,13 +193,13 @@ def from_json(config_type: type[C], fields: Mapping[str, Any]) -> C:
         raise UserError(
             f"a configuration must have the fields of {config_type.__name__}",
             ", ".join(problems)[:300],
-            "It was written by another version of softorder, or edited; start the run again",
+            "Another version of softorder wrote it, or it was edited; start the run again",
         )
     return config_type(**fields)
 
 
 def _is_of(kind: Any, value: Any) -> bool:
-    """Tell whether a value of JSON is of the type of a field."""
+    """Tell whether a JSON value has the type of a field."""
     if isinstance(kind, types.UnionType):
         return any(_is_of(option, value) for option in typing.get_args(kind))
     if kind in (int, float):

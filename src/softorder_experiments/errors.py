@@ -1,4 +1,4 @@
-"""What a user can mend: shown without a traceback, with an exit code that is not 0."""
+"""Errors that the user can fix: shown without a traceback, with a nonzero exit code."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 
 class UserError(Exception):
-    """Something outside the program is not as it must be.
+    """Input, a file or the machine is not as the program needs it.
 
     Args:
         expected: What was expected.
-        received: What came.
-        fix: How to mend it.
+        received: What was found.
+        fix: How to fix it.
     """
 
     def __init__(self, expected: str, received: str, fix: str) -> None:
@@ -28,12 +28,12 @@ class UserError(Exception):
         super().__init__(f"{expected}; got {received}. {fix}")
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str, str, str]]:
-        """Say how it is made again in another process."""
+        """Pickle the three parts, to travel between processes."""
         return type(self), (self.expected, self.received, self.fix)
 
 
-def choose(kind: str, name: str, choices: Mapping[str, T]) -> T:
-    """Return the choice of that name; for any other, an error with the nearest valid name."""
+def look_up(kind: str, name: str, choices: Mapping[str, T]) -> T:
+    """Return the choice with that name; an unknown name is an error with the nearest valid one."""
     if name in choices:
         return choices[name]
     raise UserError(
@@ -42,14 +42,14 @@ def choose(kind: str, name: str, choices: Mapping[str, T]) -> T:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """Ask whether the most similar of the choices was meant."""
+    """Return the question whether the most similar choice was meant."""
     found = difflib.get_close_matches(name.lower(), list(choices), n=1, cutoff=0.0)
     return f"Did you mean {found[0]!r}?" if found else ""
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn what can go wrong when writing a file into an error that names it."""
+def report_write_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError while writing a file into an error that names the file."""
     try:
         yield
     except OSError as error:
@@ -58,14 +58,14 @@ def writing(path: Path) -> Iterator[None]:
         raise UserError(
             f"{path} must be writable",
             os.strerror(error.errno or 0),
-            f"{fix}. What was written before is whole: `softorder resume` continues from there",
+            f"{fix}. Earlier files are intact: `softorder resume` continues from the checkpoint",
         ) from error
 
 
-def replace(path: Path, content: bytes | memoryview) -> None:
-    """Write a file so that its name stands for the old content or the new, never for a part."""
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
+    """Write a file so that it always holds either the old content or all of the new."""
     partial = path.with_suffix(".partial")
-    with writing(path):
+    with report_write_errors(path):
         try:
             with partial.open("wb") as stream:
                 stream.write(content)

@@ -1,4 +1,4 @@
-"""The operators as papers print them: formulas that build the n x n matrix, to compare with."""
+"""The operators as the papers print them, with the n x n matrix, for comparison."""
 
 from __future__ import annotations
 

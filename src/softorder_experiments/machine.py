@@ -1,4 +1,4 @@
-"""Where a number was computed: machine, versions, commit, and what else the machine did."""
+"""Where a number was computed: the machine, the versions of the packages, the commit."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).resolve().parent
-# What is written by measuring does not change what is measured.
+# Files that a measurement writes do not change the code that is measured.
 _RESULTS = (":(top,exclude)records", ":(top,exclude)benchmarks/results")
 PACKAGES = ("torch", "numpy", "softorder", "lightning-fabric")
 
 
 def describe(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
-    """Return what every JSON line says of its origin; nothing that names this machine."""
+    """Return the origin that every JSON line records; nothing in it identifies this machine."""
     return {
         "machine": {
             "cpu": _cpu_model(),
@@ -34,36 +34,6 @@ def describe(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
         "dirty": bool(_git("status", "--porcelain", "--", ":/", *_RESULTS)),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-
-
-class OtherWork:
-    """How much of the processors other processes take while a child of this one runs."""
-
-    def __init__(self) -> None:
-        self.start = self._read()
-
-    def share(self) -> float | None:
-        """Return the share since the start, 0 to 1; None where the system does not tell."""
-        end = self._read()
-        if end is None or self.start is None:
-            return None
-        total, busy, own = (after - before for after, before in zip(end, self.start, strict=True))
-        return max(0.0, (busy - own) / total) if total else 0.0
-
-    @staticmethod
-    def _read() -> tuple[float, float, float] | None:
-        """Return seconds of all processors: in total, busy, and busy for us."""
-        try:
-            line = Path("/proc/stat").read_text().splitlines()[0]
-        except OSError:
-            return None
-        # user, nice, system, idle, iowait, irq, softirq, steal; guest time is part of user.
-        ticks = [int(part) for part in line.split()[1:9]]
-        total, idle = sum(ticks), ticks[3] + ticks[4]
-        used = os.times()
-        own = used.user + used.system + used.children_user + used.children_system
-        second = os.sysconf("SC_CLK_TCK")
-        return total / second, (total - idle) / second, own
 
 
 def _ram_bytes() -> int | None:
@@ -85,7 +55,7 @@ def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        # What is imported as tensorflow may have been installed as tensorflow-cpu.
+        # The module tensorflow may have been installed by the package tensorflow-cpu.
         others = importlib.metadata.packages_distributions().get(package, [])
         return importlib.metadata.version(others[0]) if others else None
 
@@ -93,7 +63,7 @@ def _version(package: str) -> str | None:
 def _git(*arguments: str) -> str | None:
     """Return the output of a git command that only reads; None outside softorder's repository."""
     try:
-        # Installed into a virtual environment, this file may lie in somebody else's repository.
+        # In a virtual environment, this file may lie inside a repository of another project.
         for command in (["ls-files", "--error-unmatch", __file__], arguments):
             process = subprocess.run(
                 ["git", "--no-optional-locks", *command], capture_output=True, text=True, cwd=_HERE

@@ -1,4 +1,4 @@
-"""The relaxations that have a matrix, by name, and what a task that learns through one has."""
+"""The relaxations with a matrix, by name, and the settings of tasks that learn through one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import softorder as so
 from softorder_experiments.config import Training, added, require
-from softorder_experiments.errors import UserError, choose
+from softorder_experiments.errors import UserError, look_up
 
 RELAXATIONS: dict[str, type[so.PermutationRelaxation]] = {
     "softsort": so.SoftSort,
@@ -18,21 +18,21 @@ RELAXATIONS: dict[str, type[so.PermutationRelaxation]] = {
     "softrank": so.SoftRank,
 }
 _METRICS = ("abs", "square")
-# Optimal transport standardizes the scores: its epsilon has no unit, and a temperature that suits
-# the others, which compare the scores themselves, makes all of its entries alike.
+# Optimal transport standardizes the scores, so that its epsilon has no unit. The others compare the
+# scores themselves: their temperatures would make all entries of its matrix nearly equal.
 _EPSILONS = (0.003, 0.01, 0.03, 0.1, 0.3)
 
 
 @dataclass(frozen=True)
 class RelaxedTraining(Training):
-    """What every task has that learns through a relaxation.
+    """The settings of every task that learns through a relaxation.
 
     Args:
-        relaxation: Of the permutation that sorts the scores.
-        metric: SoftSort's distance of two scores: `abs`, `square`, or a power p of |a - b|.
-        tau: The relaxation's temperature (for `optimal-transport` its epsilon).
-        stochastic: Add Gumbel noise to the scores when training.
-        samples: How many samples of the noise there are for each sequence or query.
+        relaxation: The relaxation of the permutation that sorts the scores.
+        metric: SoftSort's distance between scores: `abs`, `square`, or a power p of |a - b|.
+        tau: The temperature of the relaxation (for `optimal-transport`, its epsilon).
+        stochastic: Add Gumbel noise to the scores in training.
+        samples: The number of noise samples per sequence or query.
     """
 
     relaxation: str = "softsort"
@@ -42,7 +42,7 @@ class RelaxedTraining(Training):
     samples: int = 5
 
     def __post_init__(self) -> None:
-        """Check the values that stand on their own."""
+        """Check the values that can be checked without data."""
         super().__post_init__()
         require(self, "tau", 0 < self.tau < float("inf"), "positive")
         require(self, "samples", self.samples >= 1, "at least 1")
@@ -50,35 +50,35 @@ class RelaxedTraining(Training):
 
     @property
     def method(self) -> str:
-        """Return relaxation, metric and noise, as a part of a run's name."""
+        """Return relaxation, metric and noise, as a part of the run's name."""
         metric = "" if self.metric == "abs" else f"-{self.metric}"
         return f"{self.relaxation}{metric}{'-stochastic' if self.stochastic else ''}"
 
     def new_relaxation(self) -> so.PermutationRelaxation:
-        """Return the relaxation."""
+        """Return a new relaxation with these settings."""
         return relaxation(self.relaxation, self.tau, self.metric)
 
 
 def relaxation(name: str, tau: float, metric: str = "abs") -> so.PermutationRelaxation:
-    """Return a relaxation at a temperature, whatever its paper calls it: it is the first field."""
-    kind, distance = choose("relaxation", name, RELAXATIONS), _metric(name, metric)
+    """Return a relaxation at a temperature, which is its first field under any name."""
+    kind, distance = look_up("relaxation", name, RELAXATIONS), _metric(name, metric)
     if kind is so.SoftSort:
         return so.SoftSort(tau, distance)  # pyright: ignore[reportArgumentType]
     return kind(tau)  # pyright: ignore[reportCallIssue]
 
 
 def temperature(given: Mapping[str, Any], tau: float, epsilon: float) -> float:
-    """Return a preset's tau; if it is given optimal transport, its epsilon instead."""
+    """Return a preset's tau, or its epsilon if the relaxation is optimal transport."""
     return epsilon if given.get("relaxation") == "optimal-transport" else tau
 
 
 def temperatures(name: str, taus: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the temperatures to search for a relaxation: the paper's, or else our epsilons."""
+    """Return the temperatures to search for a relaxation; for optimal transport, epsilons."""
     return _EPSILONS if name == "optimal-transport" else taus
 
 
 def _metric(name: str, metric: str) -> str | float:
-    """Return what SoftSort takes for a metric; another relaxation has none."""
+    """Return the metric as SoftSort takes it; other relaxations allow only `abs`."""
     if metric in _METRICS:
         value: str | float = metric
     else:
@@ -89,11 +89,11 @@ def _metric(name: str, metric: str) -> str | float:
             raise UserError(
                 "metric must be abs, square or a positive power of the distance",
                 repr(metric),
-                "Write for example --set metric=square, or --set metric=1.5",
+                "Write for example --set metric=square or --set metric=1.5",
             )
     if name != "softsort" and metric != "abs":
         raise UserError(
-            f"metric must be abs for {name}: only softsort has another",
+            f"metric must be abs for {name}: only softsort has other metrics",
             repr(metric),
             "Leave --set metric=... out, or write --relaxation softsort",
         )
@@ -102,14 +102,14 @@ def _metric(name: str, metric: str) -> str | float:
 
 @dataclass(frozen=True)
 class Noisy(so.Relaxation):
-    """A relaxation of scores with Gumbel noise, drawn anew each time: the paper's stochastic ones.
+    """A stochastic relaxation as in the paper: it adds new Gumbel noise to the scores each time.
 
     Args:
-        relaxation: What softens the noisy scores.
+        relaxation: The relaxation of the noisy scores.
     """
 
     relaxation: so.PermutationRelaxation
 
     def permutation(self, scores: Any, *, dim: int = -1, mask: Any = None) -> so.SoftPermutation:
-        """Relax the permutation that sorts scores with noise."""
+        """Relax the permutation that sorts the noisy scores."""
         return so.PlackettLuce(scores, self.relaxation, dim=dim, mask=mask).rsample()

@@ -1,4 +1,4 @@
-"""A run's folder, its checkpoint, and the file of records: whole or not there, whatever happens."""
+"""A run's folder, its checkpoint, and the file of records. All are written atomically."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import filelock
 import torch
 
 from softorder_experiments.config import Settings
-from softorder_experiments.errors import UserError, replace, writing
-from softorder_experiments.forms import TEXT, WHOLE, find_problem, shorten
-from softorder_experiments.record_forms import find_problem_of_record
+from softorder_experiments.errors import UserError, report_write_errors, write_atomically
+from softorder_experiments.record_schema import find_record_problem
+from softorder_experiments.schema import TEXT, WHOLE, find_problem, shorten
 
 CONFIG_VERSION = 1
 CHECKPOINT_VERSION = 2
@@ -31,13 +31,13 @@ _UNFINISHED = "unfinished"
 
 
 class BusyError(UserError):
-    """Another process is at the same run."""
+    """Another process has locked the run."""
 
 
 class Run:
-    """A run and its files: OUT/runs/NAME/ for itself, and its line in OUT/results.jsonl.
+    """A run and its files: the folder OUT/runs/NAME/, and a line in OUT/results.jsonl.
 
-    The same configuration has the same name, so that a run is found again.
+    The name follows from the configuration, so that a run is found again.
     """
 
     def __init__(self, out: Path, name: str) -> None:
@@ -46,19 +46,19 @@ class Run:
         self.records = out / "results.jsonl"
         self.checkpoint = self.folder / "checkpoint.pt"
         self.picture = self.folder / "picture.png"
-        # While a sweep carries it out: how far it is, and why it failed.
+        # Written by sweeps: the progress of the run, and why it failed.
         self.status = self.folder / "status.json"
         self.failure = self.folder / "failure.txt"
         self._config = self.folder / "config.json"
-        # There from the beginning until the record is written.
+        # Present from the start of the run until the record is written.
         self._unfinished = self.folder / _UNFINISHED
 
     def create(self, task: str, config: Settings) -> None:
-        """Make the folder, and write what is needed to resume."""
+        """Create the folder, and write the configuration, which a resumed run reads."""
         fields = {"schema": CONFIG_VERSION, "task": task, "config": dataclasses.asdict(config)}
-        with writing(self.folder):
+        with report_write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        replace(self._config, json.dumps(fields, indent=2).encode())
+        write_atomically(self._config, json.dumps(fields, indent=2).encode())
 
     def read_config(self) -> tuple[str, dict[str, Any]]:
         """Return the task's name and the fields of its configuration."""
@@ -67,23 +67,23 @@ class Run:
         if problem:
             raise UserError(
                 f"{self._config} must hold a configuration",
-                f"another file ({problem})",
+                f"a different file ({problem})",
                 "Delete the folder, and start the run again",
             )
         return content["task"], content["config"]
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from the same run."""
+        """Lock the run against other processes."""
         lock = filelock.FileLock(self.folder / "lock", timeout=0)
-        with writing(self.folder):
+        with report_write_errors(self.folder):
             try:
                 lock.acquire()
             except filelock.Timeout:
                 raise BusyError(
-                    f"run {self.name} must run once at a time",
-                    "another process that runs it",
-                    "Wait for it, or stop it",
+                    f"only one process at a time can run {self.name}",
+                    "a lock held by another process",
+                    "Wait for that process, or stop it",
                 ) from None
         try:
             yield
@@ -91,13 +91,13 @@ class Run:
             lock.release()
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write the checkpoint; until the new one is whole, the old one stays."""
+        """Write the checkpoint; the old one stays until the new one is complete."""
         stream = io.BytesIO()
         torch.save({"schema": CHECKPOINT_VERSION, **state}, stream)
-        replace(self.checkpoint, stream.getbuffer())
+        write_atomically(self.checkpoint, stream.getbuffer())
 
     def load(self) -> dict[str, Any] | None:
-        """Return the checkpoint; None if there is none yet."""
+        """Return the checkpoint, or None if there is none yet."""
         if not self.checkpoint.exists():
             return None
         try:
@@ -116,44 +116,44 @@ class Run:
         return state
 
     def bad_checkpoint(self, problem: str) -> UserError:
-        """Return the error about a file that is no checkpoint of this run."""
+        """Return the error for a file that is not a checkpoint of this run."""
         return UserError(
             f"{self.checkpoint} must be a checkpoint of this run",
-            f"another file ({problem})",
-            "Delete it, and the run starts from the beginning",
+            f"a different file ({problem})",
+            "Delete it to start the run from the beginning",
         )
 
     def record(self) -> Record | None:
-        """Return the newest record of this run; None if it is not finished."""
+        """Return the newest record of this run, or None if it is not finished."""
         return finished_runs(self.out).get(self.name)
 
     def begin(self, *, again: bool) -> None:
-        """Say that the run is not finished; to begin again, forget how far it was."""
-        replace(self._unfinished, b"")
+        """Mark the run as unfinished; with `again`, delete its checkpoint."""
+        write_atomically(self._unfinished, b"")
         self.failure.unlink(missing_ok=True)
         if again:
             self.checkpoint.unlink(missing_ok=True)
 
     def read_failure(self) -> str | None:
-        """Return why the run failed, in at least one line; None if it did not."""
+        """Return why the run failed, in at least one line, or None if it did not."""
         if not self.failure.exists():
             return None
-        return self.failure.read_text(errors="replace").strip() or "it does not say why"
+        return self.failure.read_text(errors="replace").strip() or "no reason given"
 
     def finish(self) -> None:
-        """Say that the record is written."""
+        """Mark the run as finished, after its record is written."""
         self.failure.unlink(missing_ok=True)
         self._unfinished.unlink(missing_ok=True)
 
 
 def run_of(task: str, config: Settings, out: str | Path) -> Run:
-    """Return the run of a task: the same configuration, the same run."""
+    """Return the run of a task and a configuration."""
     words = (task, config.label, config.preset, f"s{config.seed}", config.fingerprint())
     return Run(Path(out), "-".join(words))
 
 
 def find_run(out: Path, text: str) -> Run:
-    """Return the run of a name, the beginning of one, or a folder."""
+    """Return a run by its name, the beginning of its name, or its folder."""
     folder = Path(text).resolve()
     if (folder / "config.json").exists() and folder.parent.name == "runs":
         return Run(folder.parent.parent, folder.name)
@@ -164,21 +164,21 @@ def find_run(out: Path, text: str) -> Run:
     if found:
         raise UserError(
             "RUN must name one run",
-            f"{text!r}, which {', '.join(found)} begin with",
-            "Write more of its name",
+            f"{text!r}, with which {', '.join(found)} begin",
+            "Write more of the name",
         )
     known = ", ".join(names) or f"none in {out}"
     raise UserError(
-        f"RUN must be a run's folder or name ({known})",
+        f"RUN must be the folder or name of a run ({known})",
         repr(text),
         "`softorder show` lists them; --out names another folder",
     )
 
 
 def finished_runs(out: Path) -> dict[str, Record]:
-    """Return the newest record of each run that is finished.
+    """Return the newest record of each finished run.
 
-    A line that is no record finishes no run: `warn_of_bad_lines` tells of it.
+    Lines that are not records are skipped here; `warn_of_bad_lines` reports them.
     """
     begun = {folder.name for folder in unfinished_runs(out)}
     records, _ = read_lines(out / "results.jsonl")
@@ -186,22 +186,22 @@ def finished_runs(out: Path) -> dict[str, Record]:
 
 
 def unfinished_runs(out: Path) -> list[Path]:
-    """Return the folders of the runs that have begun and have no record yet."""
+    """Return the folders of the runs that have started and have no record yet."""
     return sorted(mark.parent for mark in out.glob(f"runs/*/{_UNFINISHED}"))
 
 
 def append_record(file: Path, record: Record) -> None:
-    """Append one JSON line: the whole of it, or nothing."""
+    """Append one JSON line: all of it, or nothing."""
     line = json.dumps(record, allow_nan=False).encode() + b"\n"
-    with writing(file):
+    with report_write_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(file.with_suffix(".lock")), file.open("ab", buffering=0) as stream:
             end = stream.tell()
             try:
-                # After a line that somebody left without its end, begin a new one.
+                # If the last line has no newline, start a new one.
                 line = b"\n" * (not _ends_with_newline(file)) + line
                 if stream.write(line) != len(line):
-                    raise OSError(errno.ENOSPC, "only a part was written")
+                    raise OSError(errno.ENOSPC, "the line was written only in part")
                 os.fsync(stream.fileno())
             except OSError:
                 stream.truncate(end)
@@ -210,12 +210,12 @@ def append_record(file: Path, record: Record) -> None:
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line that is no record.
+    """A line that is not a record.
 
     Attributes:
-        file: Where it is.
-        number: Of the line, from 1; None where the whole file cannot be read.
-        problem: Why it is none, in words.
+        file: The file.
+        number: The line number, from 1; None if the whole file cannot be read.
+        problem: Why the line is not a record.
     """
 
     file: Path
@@ -223,19 +223,19 @@ class BadLine:
     problem: str
 
     def __str__(self) -> str:
-        """Say which line it is, and why."""
+        """Return the place of the line and the problem."""
         where = str(self.file) if self.number is None else f"line {self.number} of {self.file}"
-        return f"{where} is no record: {self.problem}"
+        return f"{where} is not a record: {self.problem}"
 
 
 def read_lines(
     path: Path, find_more: Callable[[Record], str | None] = lambda _: None
 ) -> tuple[list[Record], list[BadLine]]:
-    """Return the records of a file, or of every .jsonl file in a folder, and the other lines.
+    """Return the records of a file, or of every .jsonl file in a folder, and the bad lines.
 
     Args:
-        path: The file, or the folder; where there is neither, there are no records.
-        find_more: Says what else is wrong with a record that is otherwise right.
+        path: The file or the folder; if it does not exist, there are no records.
+        find_more: A further check of valid records; returns a problem or None.
     """
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] * path.exists()
     records: list[Record] = []
@@ -250,7 +250,7 @@ def read_lines(
             if not line.strip():
                 continue
             content, problem = _parse(line)
-            problem = problem or find_problem_of_record(content) or find_more(content)
+            problem = problem or find_record_problem(content) or find_more(content)
             if problem:
                 bad.append(BadLine(file, number, problem))
             else:
@@ -259,7 +259,7 @@ def read_lines(
 
 
 def _read_json(file: Path) -> tuple[Any, str | None]:
-    """Return what a file holds, or what is wrong with it."""
+    """Return the content of a JSON file and None, or None and the problem."""
     try:
         return _parse(file.read_bytes())
     except OSError as error:
@@ -267,31 +267,31 @@ def _read_json(file: Path) -> tuple[Any, str | None]:
 
 
 def _parse(line: bytes) -> tuple[Any, str | None]:
-    """Return what a line holds, or what is wrong with it."""
+    """Return the content of a JSON line and None, or None and the problem."""
     try:
         return json.loads(line), None
-    except (ValueError, RecursionError) as error:  # also: not UTF-8, nested without end
+    except (ValueError, RecursionError) as error:  # also raised for invalid UTF-8 and deep nesting
         return None, f"it must be JSON; got {shorten(line)} ({error})"
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return the records of a file or of every .jsonl file in a folder; a bad line is an error."""
+    """Return the records of a file, or of every .jsonl file in a folder; a bad line is an error."""
     records, bad = read_lines(path)
     if bad:
         first = str(bad[0])
         raise UserError(
             "every line must be the record of a run",
-            f"{len(bad)} other{'s' * (len(bad) > 1)}. The first: {first}",
-            "Delete that line, or mend it",
+            f"{len(bad)} bad line{'s' * (len(bad) > 1)}. The first: {first}",
+            "Delete or fix that line",
         )
     return records
 
 
 def warn_of_bad_lines(out: Path, console: Console) -> None:
-    """Tell of lines by which no finished run is found: such a run is run again."""
+    """Print a warning for each bad line; the run of such a line counts as unfinished."""
     _, bad = read_lines(out / "results.jsonl")
     for line in bad:
-        console.print(f"warning: {line}; it is left out", soft_wrap=True)
+        console.print(f"warning: {line}; skipping it", soft_wrap=True)
 
 
 def _ends_with_newline(file: Path) -> bool:

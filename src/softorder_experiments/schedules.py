@@ -1,4 +1,4 @@
-"""Schedules: from the share of the training that is done, to a share of the learning rate."""
+"""Learning rate schedules: the share of the highest rate, by the share of training done."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def constant(_: float, warmup: float) -> float:
-    """Keep the learning rate."""
+    """Keep the learning rate constant."""
     return 1.0
 
 

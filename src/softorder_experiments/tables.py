@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from softorder_experiments.data import DATASETS
+from softorder_experiments.metric_labels import metric_label
 from softorder_experiments.relaxations import RELAXATIONS
 from softorder_experiments.runs import Record, Run, unfinished_runs
 from softorder_experiments.speed import METHODS, TASK, show_speed
@@ -20,17 +21,17 @@ from softorder_experiments.tasks import TASKS
 
 
 def show_result(console: Console, run: Run, record: Record) -> None:
-    """Show the result of one run, and where its files are."""
+    """Show the result of one run and the paths of its files."""
     table = Table("", "validation", "test", title=f"{record['task']}, {record['config']['data']}")
     for metric, test in record["metrics"]["test"].items():
         validation = record["metrics"]["validation"].get(metric)
-        table.add_row(metric.replace("_", " "), _number(validation), _number(test))
+        table.add_row(metric_label(metric), _number(validation), _number(test))
     console.print(table)
     if record["curve"]:
-        text = f"Chosen by validation: epoch {record['best_epoch']} of {len(record['curve'])}. "
+        text = f"Best validation: epoch {record['best_epoch']} of {len(record['curve'])}. "
         rate = f", {record['images_per_second']:,.0f} images a second."
     else:
-        text, rate = "Nothing was trained. ", "."
+        text, rate = "No training. ", "."
     console.print(f"{text}{duration(record['seconds'])}{rate}", highlight=False)
     files = {"record": run.records, "picture": run.picture, "model": run.checkpoint}
     for what, path in files.items():
@@ -39,7 +40,7 @@ def show_result(console: Console, run: Run, record: Record) -> None:
 
 
 def show_records(console: Console, records: Sequence[Record], where: Path) -> None:
-    """Show a line for each record, and the runs that are not finished."""
+    """Show a line for each record, and list unfinished runs."""
     for task in sorted({record["task"] for record in records}):
         of_task = [record for record in records if record["task"] == task]
         if task == TASK:
@@ -49,7 +50,7 @@ def show_records(console: Console, records: Sequence[Record], where: Path) -> No
     if not records:
         console.print(f"no records in {where}", highlight=False, soft_wrap=True)
     for folder in unfinished_runs(where):
-        text = f"not finished: {shlex.join(['softorder', 'resume', str(folder)])}"
+        text = f"unfinished, to resume: {shlex.join(['softorder', 'resume', str(folder)])}"
         console.print(text, highlight=False, soft_wrap=True)
 
 
@@ -58,8 +59,10 @@ def _table_of(task: str, records: Sequence[Record]) -> Table:
     shares = dict.fromkeys(
         name for test in tests for name, value in test.items() if isinstance(value, float)
     )
-    # Headings may have several lines, numbers may not.
-    columns = [Column(name.replace("_", "\n"), no_wrap=True) for name in ("epochs", *shares)]
+    # Headings may wrap, numbers may not.
+    columns = [
+        Column(metric_label(name).replace(" ", "\n"), no_wrap=True) for name in ("epochs", *shares)
+    ]
     run = Column("run", overflow="fold", min_width=16)
     table = Table(
         run, *columns, "time", title=f"{task}, on test", box=box.SIMPLE, padding=(0, 1, 0, 0)
@@ -103,7 +106,7 @@ def _number(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Say a time in words that suit its length."""
+    """Write a duration in units that suit its length."""
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"

@@ -1,4 +1,4 @@
-"""Images: where they come from, their splits, and the large numbers made of them."""
+"""Images: the data sets, their splits, and large numbers made of digits."""
 
 from softorder_experiments.data.augment import random_crop, random_flip
 from softorder_experiments.data.datasets import DATASETS, Pool, Splits, load

@@ -1,4 +1,4 @@
-"""Images moved and mirrored, for training."""
+"""Moves and mirrors images for training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def cut_out(padded: Tensor, rows: Tensor, columns: Tensor, size: tuple[int, int]
 
 
 def random_crop(images: Tensor, padding: int, generator: torch.Generator) -> Tensor:
-    """Move each image by up to `padding` pixels in both directions; what is uncovered is black."""
+    """Move each image by up to `padding` pixels in both directions; fill with black."""
     *_, height, width = images.shape
     padded = torch.nn.functional.pad(images, (padding,) * 4)
     rows, columns = torch.randint(2 * padding + 1, (2, len(images)), generator=generator)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from softorder_experiments.data.files import Download, File, find
 from softorder_experiments.data.formats import read_cifar, read_idx
-from softorder_experiments.errors import choose
+from softorder_experiments.errors import look_up
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ Splits = dict[str, Pool]
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set: what it is, what must be downloaded (nothing for `digits`), how to load it."""
+    """A data set: its description, its downloads (none for `digits`), and its reader."""
 
     about: str
     downloads: tuple[Download, ...]
@@ -44,13 +44,13 @@ class Dataset:
 
 
 def load(name: str) -> Splits:
-    """Return the splits of a data set; its files are looked for, checked, or downloaded."""
-    dataset = choose("data", name, DATASETS)
+    """Return the splits of a data set; its files are found or downloaded, and verified."""
+    dataset = look_up("data", name, DATASETS)
     return dataset.read(dataset.downloads)
 
 
 def _pool(images: numpy.ndarray, labels: numpy.ndarray, white: int = 255) -> Pool:
-    # A copy: torch refuses to share memory that NumPy holds as read-only.
+    # A copy, because torch does not share NumPy's read-only memory.
     return Pool(torch.tensor(images), torch.tensor(labels, dtype=torch.int64), white)
 
 
@@ -59,7 +59,7 @@ def _splits(train: Pool, validation: Pool, test: Pool) -> Splits:
 
 
 def _read_digits(_: tuple[Download, ...]) -> Splits:
-    """Read the digits that scikit-learn ships: 1,257 / 180 / 360, shuffled once and for all."""
+    """Read scikit-learn's digits: 1,257 / 180 / 360, in a fixed random order."""
     from sklearn.datasets import load_digits
 
     digits: Any = load_digits()
@@ -70,7 +70,7 @@ def _read_digits(_: tuple[Download, ...]) -> Splits:
 
 
 def _read_mnist(downloads: tuple[Download, ...]) -> Splits:
-    """Read 55,000 / 5,000 / 10,000; the first 5,000 validate, as in the reader the authors used."""
+    """Read 55,000 / 5,000 / 10,000; the first 5,000 are for validation, as for the authors."""
     arrays = [read_idx(path) for path in find(downloads)]
     train, test = (
         _pool(images[:, None], labels)
@@ -80,7 +80,7 @@ def _read_mnist(downloads: tuple[Download, ...]) -> Splits:
 
 
 def _read_cifar10(downloads: tuple[Download, ...]) -> Splits:
-    """Read 45,000 / 5,000 / 10,000; the last 5,000 of the training batches validate."""
+    """Read 45,000 / 5,000 / 10,000; the last 5,000 training images are for validation."""
     batches = [read_cifar(path) for path in find(downloads)]
     *training, test = (_pool(*batch) for batch in batches)
     images = torch.cat([pool.images for pool in training])
@@ -141,7 +141,7 @@ _CIFAR10 = (
 )
 
 DATASETS = {
-    "digits": Dataset("scikit-learn's 8 x 8 digits, embedded", (), _read_digits),
+    "digits": Dataset("scikit-learn's 8 x 8 digits, no download", (), _read_digits),
     "mnist": Dataset("handwritten digits, 28 x 28", _MNIST, _read_mnist),
     "fashion-mnist": Dataset("pieces of clothing, 28 x 28", _FASHION_MNIST, _read_mnist),
     "cifar10": Dataset("photographs, 32 x 32, colour", _CIFAR10, _read_cifar10),

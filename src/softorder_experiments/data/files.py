@@ -1,4 +1,4 @@
-"""Finds the published files: in the user's folder, the cache or the network; checks each."""
+"""Finds the published files in the user's folder, the cache or the network; verifies each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pooch
 
-from softorder_experiments.errors import UserError, replace, writing
+from softorder_experiments.errors import UserError, report_write_errors, write_atomically
 
 FOLDER_VARIABLE = "SOFTORDER_DATA"
 _RETRIES = 3
@@ -19,7 +19,7 @@ _RETRIES = 3
 
 @dataclass(frozen=True)
 class File:
-    """A published file: where it lies below the data folder, and its SHA-256."""
+    """A published file: its path below the data folder, and its SHA-256."""
 
     path: str
     sha256: str
@@ -27,12 +27,12 @@ class File:
 
 @dataclass(frozen=True)
 class Download:
-    """A published address, and the files that come from it.
+    """A download and its files.
 
     Args:
-        url: Where it is.
-        sha256: Of what is found there.
-        files: The one file that is found there, or those wanted of an archive.
+        url: The address.
+        sha256: The checksum of the download.
+        files: The downloaded file, or the files to extract from the downloaded archive.
     """
 
     url: str
@@ -41,28 +41,28 @@ class Download:
 
     @property
     def is_archive(self) -> bool:
-        """Tell whether the files are in an archive."""
+        """Tell whether the download is an archive."""
         return not self.url.endswith(self.files[0].path.rsplit("/", 1)[-1])
 
 
 def find(downloads: Sequence[Download]) -> list[Path]:
-    """Return all files, checked: from the user's folder, the cache or the network."""
+    """Return the paths of all files, verified; missing files are downloaded."""
     try:
         return [path for download in downloads for path in _find(download)]
     except OSError as error:
         names = [file.path for download in downloads for file in download.files]
         folder = os.environ.get(FOLDER_VARIABLE)
         raise UserError(
-            f"these files must be in the folder that {FOLDER_VARIABLE} names, "
-            f"or be found on the network: {', '.join(names)}",
-            f"{FOLDER_VARIABLE}={folder or ''} without them, and no network "
+            f"these files must be in the folder {FOLDER_VARIABLE}, "
+            f"or the network must be available: {', '.join(names)}",
+            f"{FOLDER_VARIABLE}={folder or ''} without the files, and no network "
             f"({type(error).__name__}: {str(error)[:120]}...)",
             f"Put the files into a folder, keeping their paths, and set {FOLDER_VARIABLE} to it",
         ) from error
 
 
 def cache_folder() -> Path:
-    """Return where downloads are kept."""
+    """Return the folder of downloaded files."""
     return Path(pooch.os_cache("softorder"))
 
 
@@ -84,12 +84,12 @@ def _find(download: Download) -> list[Path]:
 
 
 def _fetch(download: Download) -> list[Path]:
-    """Download into the cache, with a progress bar and retries: whole and right, or not at all."""
+    """Download into the cache, with a progress bar and retries; only verified files are kept."""
     cache = cache_folder()
     paths = [cache / file.path for file in download.files]
     folder = cache if download.is_archive else paths[0].parent
     name = download.url.rsplit("/", 1)[-1]
-    with writing(folder):
+    with report_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     source = pooch.create(
         folder,
@@ -100,7 +100,7 @@ def _fetch(download: Download) -> list[Path]:
     )
     try:
         archive = Path(source.fetch(name, progressbar=True))
-    except ValueError as error:  # the checksum is not the one that is known
+    except ValueError as error:  # the checksum differs
         raise UserError(
             f"{download.url} must be the published file", str(error)[:200], "Try again later"
         ) from error
@@ -110,25 +110,25 @@ def _fetch(download: Download) -> list[Path]:
 
 
 def _unpack(archive: Path, download: Download, folder: Path) -> None:
-    """Take the wanted files out of an archive, in one pass through it."""
+    """Extract the wanted files in one pass through the archive."""
     with tarfile.open(archive) as members:
         for file in download.files:
             content = members.extractfile(file.path)
-            assert content is not None  # the archive's checksum was right
+            assert content is not None  # the archive's checksum was verified
             path = folder / file.path
-            with writing(path):
+            with report_write_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-            replace(path, content.read())
+            write_atomically(path, content.read())
             _check(path, file.sha256)
 
 
 def _check(path: Path, sha256: str) -> None:
-    """Compare a file with its published checksum."""
+    """Verify the checksum of a file."""
     with path.open("rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found != sha256:
         raise UserError(
-            f"{path} must be the published file, of SHA-256 {sha256[:12]}...",
-            f"{path.stat().st_size:,} bytes of SHA-256 {found[:12]}...: truncated or corrupt",
-            "Put the right one there; or delete it, and `softorder data get` downloads it",
+            f"{path} must be the published file with SHA-256 {sha256[:12]}...",
+            f"{path.stat().st_size:,} bytes with SHA-256 {found[:12]}...: truncated or corrupt",
+            "Replace it; or delete it, and `softorder data get` downloads it",
         )

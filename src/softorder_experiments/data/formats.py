@@ -1,4 +1,4 @@
-"""Reads the formats that images are published in."""
+"""Reads the file formats of the published images."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def read_idx(path: Path) -> numpy.ndarray:
     if zero or kind != _UNSIGNED_BYTE or len(values) != math.prod(sizes):
         raise UserError(
             f"{path} must be an idx file of bytes",
-            f"{sizes} announced and {len(values)} bytes there",
-            "Delete it, then `softorder data get` brings it again",
+            f"{len(values)} bytes for the sizes {sizes}",
+            "Delete it, and `softorder data get` downloads it again",
         )
     return values.reshape(sizes)
 

@@ -1,4 +1,4 @@
-"""Large handwritten numbers: digits side by side, made on the fly."""
+"""Large handwritten numbers: digits side by side, generated on the fly."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class LargeNumbers:
 
     Args:
         pool: Images of single digits, labelled 0 to 9.
-        digits: How many stand side by side (l); l = 4 on MNIST gives images of 112 x 28.
-        shift: Each digit is moved by up to so many pixels, in both directions.
+        digits: The number of digits side by side (l); l = 4 on MNIST gives images of 112 x 28.
+        shift: Move each digit by up to this many pixels, in both directions.
     """
 
     def __init__(self, pool: Pool, digits: int, shift: int = 0) -> None:
@@ -27,8 +27,8 @@ class LargeNumbers:
         self._counts = torch.bincount(pool.labels, minlength=_BASE)
         if len(self._counts) != _BASE or not self._counts.all():
             raise UserError(
-                "numbers need images of every digit from 0 to 9",
-                f"{self._counts.tolist()} images of the labels",
+                "the data set must have images of every digit from 0 to 9",
+                f"image counts {self._counts.tolist()} by label",
                 "Choose digits or mnist with --data",
             )
         # Sorted by label, the images of one digit are a range.
@@ -48,8 +48,8 @@ class LargeNumbers:
     ) -> tuple[Tensor, Tensor]:
         """Return images (*shape, channels, height, width) from 0 to 1, and values of that shape.
 
-        `share` is the part of the first dimension that is made; the whole is drawn, so that several
-        processes that draw alike and take a part each make what one would make.
+        `share` selects a part of the first dimension. The random draws are always those of the
+        whole, so that several processes together produce what one process would.
         """
         digits = torch.randint(_BASE, (*shape, self.digits), generator=generator)[share]
         chance = torch.rand(*shape, self.digits, generator=generator)[share]
@@ -65,7 +65,7 @@ class LargeNumbers:
     def _move(
         self, padded: Tensor, generator: torch.Generator, shape: tuple[int, ...], share: slice
     ) -> Tensor:
-        """Cut each image out of its padded one, somewhere."""
+        """Cut each image out of its padded version at a random place."""
         _, height, width = self._shape
         places = torch.randint(2 * self.shift + 1, (2, *shape, self.digits), generator=generator)
         rows, columns = places[:, share].flatten(1)

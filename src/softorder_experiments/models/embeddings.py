@@ -80,7 +80,7 @@ class _Block(nn.Module):
         self.first = nn.Conv2d(before, width, 3, stride=stride, padding=1, bias=False)
         self.second_norm = nn.BatchNorm2d(width)
         self.second = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        # What is added must have the shape of what it is added to.
+        # The shortcut must have the shape of the block's output.
         self.shortcut = (
             nn.Conv2d(before, width, 1, stride=stride, bias=False) if stride > 1 else None
         )

@@ -1,4 +1,4 @@
-"""Reads the lines that `make bench` wrote."""
+"""Reads the lines that `make bench` writes."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from pathlib import Path
 from typing import Any
 
 from softorder_experiments.errors import UserError
-from softorder_experiments.forms import (
+from softorder_experiments.schema import (
     NUMBER,
     OPTIONAL_TEXT,
     TEXT,
     TRUTH,
     WHOLE,
-    Form,
     Kind,
     MapOf,
+    Schema,
     find_problem,
 )
 
 Line = dict[str, Any]
 _BACKWARD = "forward+backward"
-# Implementations of softorder's own that are no choice of a user's, or compare nothing here.
+# Internal engines of softorder, which users do not choose.
 _LEFT_OUT = ("native", "portable")
 
 
 def _ranks(name: str) -> bool:
-    """Tell by its name whether an implementation ranks: SoftRank can sort too."""
+    """Tell from its name whether an implementation ranks (SoftRank can also sort)."""
     return "rank" in name.lower() and not name.endswith(" sort")
 
 
-_ORIGIN: dict[str, Form] = {
+_ORIGIN: dict[str, Schema] = {
     "implementation": TEXT,
     "kind": TEXT,
     "outcome": TEXT,
@@ -46,19 +46,19 @@ _SHAPE = Kind(
     "a list of two whole numbers",
     lambda shape: isinstance(shape, list) and [type(n) for n in shape] == [int, int],
 )
-_CASE: dict[str, Form] = {"shape": _SHAPE, "direction": TEXT}
+_CASE: dict[str, Schema] = {"shape": _SHAPE, "direction": TEXT}
 
 
 def _find_problem(line: Any) -> str | None:
-    """Say why a line is none of a benchmark; lines about other things may be among them."""
+    """Return why a line is not a benchmark's, or None; lines of other kinds are allowed."""
     if not isinstance(line, dict):
         return find_problem({}, line)
     if "implementation" not in line:
         return None
     is_case = line.get("kind") == "case"
     is_timed = is_case and line.get("outcome") == "ok"
-    form = _ORIGIN | (_CASE if is_case else {})
-    return find_problem(form | ({"seconds": {"median": NUMBER}} if is_timed else {}), line)
+    schema = _ORIGIN | (_CASE if is_case else {})
+    return find_problem(schema | ({"seconds": {"median": NUMBER}} if is_timed else {}), line)
 
 
 def _no_benchmark(file: Path, received: str) -> UserError:
@@ -70,7 +70,7 @@ def _no_benchmark(file: Path, received: str) -> UserError:
 
 
 class Benchmark:
-    """Time and memory of each implementation, forward and backward; the newest line counts."""
+    """Time and memory of each implementation, forward + backward; the newest line counts."""
 
     def __init__(self, lines: Sequence[Line]) -> None:
         """Keep the lines of cases and verifications."""
@@ -83,7 +83,7 @@ class Benchmark:
 
     @classmethod
     def read(cls, file: Path | None) -> Benchmark:
-        """Read a file of JSON lines; none gives an empty benchmark."""
+        """Read a file of JSON lines; None gives an empty benchmark."""
         if file is None:
             return cls([])
         try:
@@ -92,12 +92,12 @@ class Benchmark:
             raise _no_benchmark(file, f"{type(error).__name__}: {error}") from error
         for number, line in enumerate(lines, start=1):
             if problem := _find_problem(line):
-                raise _no_benchmark(file, f"another line {number} ({problem})")
+                raise _no_benchmark(file, f"a different line {number} ({problem})")
         return cls(lines)
 
     @property
     def sorts(self) -> list[str]:
-        """The implementations that sort values, in the order of the run."""
+        """The implementations that sort values, in the order of measurement."""
         return [name for name in self._names if not _ranks(name)]
 
     @property
@@ -112,7 +112,7 @@ class Benchmark:
 
     @property
     def machine(self) -> str:
-        """Where it was measured, in words."""
+        """The machine of the measurement, in words."""
         if not self.lines:
             return ""
         line = self.lines[-1]
@@ -121,11 +121,11 @@ class Benchmark:
 
     @property
     def origins(self) -> list[Line]:
-        """One line of each commit and machine."""
+        """One line for each commit and machine."""
         return list({json.dumps([x["commit"], x["machine"]]): x for x in self.lines}.values())
 
     def times(self, name: str, batch: int) -> dict[int, float]:
-        """Return the median seconds by n, increasing, where a case ran."""
+        """Return the median seconds by increasing n, for the cases that ran."""
         return {
             n: line["seconds"]["median"]
             for (_, _, n), line in sorted(self._cases.items(), key=lambda item: item[0][2])
@@ -135,16 +135,16 @@ class Benchmark:
         }
 
     def sizes(self, batch: int) -> list[int]:
-        """Return the n that were tried with a batch."""
+        """Return the n that were tried with a batch size."""
         return sorted({n for _, rows, n in self._cases if rows == batch})
 
     def case(self, name: str, batch: int, n: int) -> Line | None:
-        """Return the line of a case; None if it was not tried."""
+        """Return the line of a case, or None if it was not tried."""
         return self._cases.get((name, batch, n))
 
     @property
     def missing(self) -> list[tuple[str, str]]:
-        """Implementations that were not timed, and why."""
+        """The implementations that were not timed, and why."""
         verified = {line["implementation"]: line for line in self.lines if line["kind"] != "case"}
         return [
             (name, line["outcome"]) for name, line in verified.items() if line["outcome"] != "ok"

@@ -1,4 +1,4 @@
-"""Charts in matplotlib, drawn once for a light page and once for a dark one."""
+"""Charts in matplotlib, drawn for light and for dark pages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-# The colours of Okabe and Ito, which the colour-blind can tell apart; markers and dashes say it
-# again. What is black in the light is white in the dark.
+# Okabe and Ito's colours, which colour-blind readers can tell apart; markers and dashes repeat the
+# distinction. INK is black on light pages and white on dark ones.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 INK = "ink"
 _THEMES: dict[str, dict[str, str]] = {
@@ -28,13 +28,13 @@ class Chart:
     """A figure of the page.
 
     Attributes:
-        name: Of its file, and its anchor.
-        title: Above it.
-        alt: What is seen, in words.
-        caption: Below it.
-        light: The picture as SVG for a light page.
-        dark: The same for a dark one.
-        runs: The records behind it.
+        name: The name of its file and its anchor.
+        title: The title above it.
+        alt: A description in words.
+        caption: The caption below it.
+        light: The SVG for light pages.
+        dark: The SVG for dark pages.
+        runs: The records of the runs in it.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Chart:
     runs: tuple[Mapping[str, Any], ...] = ()
 
     def uri(self, theme: str) -> str:
-        """Return the picture as an address that holds it."""
+        """Return the picture as a data URI."""
         text = {"light": self.light, "dark": self.dark}[theme]
         return "data:image/svg+xml;base64," + base64.b64encode(text.encode()).decode()
 
@@ -56,12 +56,12 @@ class Curve:
     """A line of a chart.
 
     Attributes:
-        label: In the legend.
-        x: Where.
-        y: What.
-        color: Of COLORS, or INK.
-        style: Of the line, as matplotlib has it; "none" for points alone.
-        marker: At the points; none for many.
+        label: The label in the legend.
+        x: The x coordinates.
+        y: The y coordinates.
+        color: One of COLORS, or INK.
+        style: The line style in matplotlib; "none" for points only.
+        marker: The marker of the points; empty for none.
     """
 
     label: str
@@ -74,7 +74,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Axis:
-    """A plot of curves: what its axes say, and how they are scaled."""
+    """A plot of curves, with the labels and scales of its axes."""
 
     curves: Sequence[Curve]
     x: str
@@ -90,7 +90,7 @@ def draw_curves(axes: Sequence[Axis]) -> tuple[str, str]:
     def draw(theme: Mapping[str, str]) -> Any:
         width = 5.2 * len(axes) if len(axes) > 1 else 7.0
         names = {curve.label for axis in axes for curve in axis.curves}
-        # As many as fit: a character is about a fourteenth of an inch wide, its mark half one.
+        # As many columns as fit: a character is about 1/14 inch wide, a legend mark half an inch.
         columns = max(1, min(3, int(width / (max(map(len, names)) / 14 + 0.7))))
         height = 3.8 + 0.22 * -(-len(names) // columns)
         figure, plots = plt.subplots(
@@ -122,7 +122,7 @@ def _plot(plot: Any, axis: Axis, theme: Mapping[str, str]) -> None:
             color=theme["ink"] if curve.color == INK else curve.color,
             marker=curve.marker,
             markersize=4.5,
-            # A dollar in the name of a run is a dollar, and begins no formula.
+            # A dollar sign in a run's name must not start a formula.
             label=curve.label.replace("$", r"\$"),
         )
     plot.set(xlabel=axis.x, ylabel=axis.y, title=axis.title)
@@ -136,7 +136,7 @@ def _plot(plot: Any, axis: Axis, theme: Mapping[str, str]) -> None:
 
 
 def both_themes(draw: Callable[[Mapping[str, str]], Any]) -> tuple[str, str]:
-    """Return what a function draws, for a light page and for a dark one, as SVG."""
+    """Return the drawing of a function as SVG, for light and for dark pages."""
     light, dark = (_save(draw, theme) for theme in _THEMES.values())
     return light, dark
 
@@ -151,7 +151,7 @@ def _save(draw: Callable[[Mapping[str, str]], Any], theme: Mapping[str, str]) ->
         "axes.titlesize": "medium",
         "axes.spines.top": False,
         "axes.spines.right": False,
-        # Text stays text, and the same numbers give the same file.
+        # Keep text as text, and make the file a function of the numbers.
         "svg.fonttype": "none",
         "svg.hashsalt": "softorder",
         "font.family": "sans-serif",

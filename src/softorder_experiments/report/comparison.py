@@ -1,4 +1,4 @@
-"""The paper's tables beside ours: each printed cell with the runs that answer it."""
+"""The paper's tables beside ours: each printed cell with the matching runs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from softorder_experiments.runs import Record
 from softorder_experiments.tasks import TASKS
 
 NOT_RUN = "not run"
-_TEST_IMAGES = 10_000  # of MNIST, Fashion-MNIST and CIFAR-10 alike
-# What a run is, and how much of it was done: told apart from its settings.
+_TEST_IMAGES = 10_000  # in each of MNIST, Fashion-MNIST and CIFAR-10
+# Fields that identify a run, and fields for its amount of work; all others are settings.
 _NO_SETTINGS = ("preset", "data", "seed", "n", "relaxation", "stochastic", "metric")
 _AMOUNTS = ("epochs", "steps", "validation_batches", "validation_queries", "validation_candidates")
 _AMOUNTS += ("test_batches", "test_queries", "test_candidates")
@@ -28,13 +28,13 @@ class Line:
     Attributes:
         method: The printed row.
         column: The printed column: an n, or a data set.
-        theirs: What is printed.
-        ours: Mean and deviation over seeds, or that it was not run.
-        trained: For how long.
-        setting: The preset, and what it has otherwise than the paper.
-        tested: On how much.
+        theirs: The printed value.
+        ours: Mean and deviation over seeds, or "not run".
+        trained: The length of training.
+        setting: The preset, and its differences from the paper's setting.
+        tested: The size of the test.
         hardware: Processor and cores.
-        runs: The records behind it.
+        runs: The records of the runs.
     """
 
     method: str
@@ -49,25 +49,25 @@ class Line:
 
 
 def lines_of(table: Mapping[str, Any], records: Sequence[Record]) -> list[Line]:
-    """Return the lines of one printed table; only whole runs answer a cell."""
+    """Return the lines of one printed table, with complete runs only."""
     return [
         line
-        for cell, found in _answered(table, records)
+        for cell, found in _cells_with_runs(table, records)
         for line in _filled(cell, table, [r for r in found if not is_shortened(r)]) or [cell]
     ]
 
 
 def shortened_lines_of(table: Mapping[str, Any], records: Sequence[Record]) -> list[Line]:
-    """Return a line for each group of runs that would answer a cell, had they been whole."""
+    """Return a line for each group of shortened runs that match a cell."""
     return [
         line
-        for cell, found in _answered(table, records)
+        for cell, found in _cells_with_runs(table, records)
         for line in _filled(cell, table, [r for r in found if is_shortened(r)])
     ]
 
 
 def is_shortened(record: Record) -> bool:
-    """Tell whether a run has less training or a smaller test than its preset, or the test set."""
+    """Tell whether a run trained less than its preset, or was tested on less than the test set."""
     config, test = record["config"], record["metrics"]["test"]
     if config.get("epochs", 0) < getattr(_preset_of(record), "epochs", 0):
         return True
@@ -76,20 +76,20 @@ def is_shortened(record: Record) -> bool:
     return test.get("sequences", _TEST_IMAGES) < _TEST_IMAGES // config.get("digits", 4)
 
 
-def _answered(
+def _cells_with_runs(
     table: Mapping[str, Any], records: Sequence[Record]
 ) -> Iterator[tuple[Line, list[Record]]]:
     """Yield each printed cell with the runs of its method and problem."""
     for row in table["rows"]:
         for column, theirs in zip(table["columns"], row["values"], strict=True):
-            found = [record for record in records if _answers(record, row, column)]
+            found = [record for record in records if _matches(record, row, column)]
             yield Line(row["row"], column, theirs), found
 
 
-def _answers(record: Record, row: Mapping[str, Any], column: str) -> bool:
-    """Tell whether a run is one of the method and the problem of a cell."""
+def _matches(record: Record, row: Mapping[str, Any], column: str) -> bool:
+    """Tell whether a run has the method and the problem of a cell."""
     config = record["config"]
-    # Records of earlier versions have no metric: it was |.|, as it is in the tables.
+    # Records of earlier versions have no metric; they used |.|, as the tables do.
     if record["task"] != row["task"] or config.get("metric", "abs") != "abs":
         return False
     if any(config[key] != row[key] for key in ("relaxation", "stochastic") if key in row):
@@ -100,7 +100,7 @@ def _answers(record: Record, row: Mapping[str, Any], column: str) -> bool:
 
 
 def _groups(records: Sequence[Record]) -> list[tuple[Record, ...]]:
-    """Return the runs that differ in their seed alone: of each preset, those of its newest run."""
+    """Return the runs that differ only in the seed; for each preset, those of its newest run."""
     groups: dict[str, tuple[str, dict[int, Record]]] = {}
     for record in sorted(records, key=lambda record: record["date"]):
         key = _without_seed(record)
@@ -156,17 +156,17 @@ def _mean(values: Sequence[float], form: str) -> str:
 
 
 def _trained(record: Record) -> str:
-    """Say how long a run was trained, and how long the preset `paper` would."""
+    """Return how long a run was trained, and how long the preset `paper` trains."""
     curve = record["curve"]
     if not curve:
-        return "not trained"
+        return "no training"
     epochs, papers = len(curve), _papers_of(record).epochs
     text = f"{epochs} epochs of {curve[-1]['step'] // epochs:,} steps"
     return text if epochs == papers else f"{text} (preset paper: {papers} epochs)"
 
 
 def setting(record: Record) -> str:
-    """Return the preset of a run, and the settings that it has otherwise than the paper's."""
+    """Return the preset of a run, and the settings that differ from the paper's."""
     paper = dataclasses.asdict(_papers_of(record))
     words = [
         f"{name} {_word(value)}"
@@ -190,7 +190,7 @@ def _papers_of(record: Record) -> Any:
 
 
 def _preset_of(record: Record) -> Settings:
-    """Return the configuration that a run's preset stands for."""
+    """Return the configuration of a run's preset."""
     return TASKS[record["task"]].presets[record["config"]["preset"]](record["config"])
 
 
@@ -202,7 +202,7 @@ def _tested(test: Mapping[str, float]) -> str:
 
 
 def hardware(record: Record) -> str:
-    """Say what a run was carried out on."""
+    """Return the processor, cores, threads and device of a run."""
     machine = record["machine"]
     count = record["threads"]
     threads = "" if count == machine["cores"] else f", {count} thread{'s' * (count > 1)}"

@@ -14,7 +14,7 @@ _OPERATOR_COLORS = {
     "softsort-abs": COLORS[2],
     "neuralsort": COLORS[1],
 }
-# Line and marker of softorder in each framework.
+# Line style and marker of softorder in each framework.
 _FRAMEWORK_LOOKS = {"torch": ("-", "o"), "jax": (":", "D"), "tensorflow": (":", "P")}
 
 
@@ -31,11 +31,11 @@ def of_speed(records: Sequence[Record]) -> Iterator[Chart]:
             f"Figure 9: speed in PyTorch, {device.upper()}",
             "Time per epoch and peak memory against n on logarithmic axes. The dense formulas rise "
             "with the square of n or faster and end at n = 4,000; softorder's lines rise almost "
-            "in proportion to n, and go on to n = 1,000,000.",
-            "20 rows of n scores learn to be in order; float32, one step is an epoch, the first "
+            "in proportion to n, up to n = 1,000,000.",
+            "20 rows of n scores learn to be in order; float32. One step is an epoch; the first "
             "is not timed. Dashed: formulas that build the matrix, in PyTorch as in the paper's "
-            "Figure 9; its Figure 6 has them in TensorFlow, where we did not run them. Dotted: "
-            "softorder in other frameworks than PyTorch, the step compiled.",
+            "Figure 9; its Figure 6 shows TensorFlow, where we did not run them. Dotted: "
+            "softorder in other frameworks, with the step compiled.",
             light,
             dark,
             here,
@@ -67,7 +67,7 @@ def _by_n(records: Sequence[Record], value: Callable[[Record], float]) -> list[C
 
 
 def _look(name: str) -> tuple[str, str]:
-    """Return line and marker: dashed where the matrix is built, dotted outside of torch."""
+    """Return line style and marker: dashed for dense methods, dotted outside of torch."""
     if not METHODS[name].is_dense:
         return _FRAMEWORK_LOOKS[METHODS[name].framework]
     return ("-.", "s") if name == "neuralsort-published" else ("--", "^")
@@ -78,7 +78,7 @@ def _seconds(record: Record) -> float:
 
 
 def _megabytes(record: Record) -> float:
-    # Less than a page cannot be seen, and has no logarithm.
+    # Memory is counted in pages, and 0 has no logarithm.
     return max(record["metrics"]["memory"]["bytes"], 4096) / 1e6
 
 
@@ -104,9 +104,9 @@ def of_learning_to_be_in_order(records: Sequence[Record]) -> Iterator[Chart]:
         "Figure 8: learning curves of the synthetic task",
         "Spearman's correlation rises from 0 to almost 1 within some forty epochs; the dashed "
         "line of each dense formula lies on the solid one of softorder.",
-        "The paper's figure is of n = 4,000, in TensorFlow; the loss here is that of the authors' "
+        "The paper's figure shows n = 4,000 in TensorFlow; the loss here is that of the authors' "
         "code behind it. Dashed: formulas that build the matrix; points: softorder in other "
-        "frameworks than PyTorch, at every tenth epoch; both at the smaller n only.",
+        "frameworks, at every tenth epoch; both at the smaller n only.",
         light,
         dark,
         runs,
@@ -118,7 +118,7 @@ def _has_learning_curve(record: Record) -> bool:
 
 
 def _drawn_after(run: Record) -> tuple[bool, bool]:
-    """Return what puts lines that lie on others above them."""
+    """Return a sorting key that draws lines on top of those they coincide with."""
     method = METHODS[run["config"]["method"]]
     return method.framework != "torch", method.is_dense
 
@@ -129,7 +129,7 @@ def _correlations(run: Record) -> Curve:
     if method.is_dense:
         color, style = INK, "--"
     elif method.framework != "torch":
-        # The same numbers again: points on the line of torch, each framework's at its own epochs.
+        # The curves coincide: draw points on the line of torch, at other epochs per framework.
         first = 4 if method.framework == "jax" else 9
         curve, style, marker = curve[first::10], "none", _FRAMEWORK_LOOKS[method.framework][1]
     epochs = [entry["epoch"] for entry in curve]
@@ -137,17 +137,14 @@ def _correlations(run: Record) -> Curve:
 
 
 _CURVES: dict[str, tuple[str, str, str]] = {
-    "sort": ("permutations_right", "permutations right", "Validation of sort"),
+    "sort": ("permutations_right", "sequences sorted correctly", "Validation of sort"),
     "median": ("spearman", "Spearman's rho", "Validation of median"),
     "knn": ("accuracy", "accuracy", "Validation of knn"),
 }
-_OWN_FIGURE = (
-    "A figure of our own: each run that has a record, whatever its setting; the list of runs below "
-    "says more."
-)
+_OWN_FIGURE = "Not in the paper: every recorded run, in any setting; see the list of runs below."
 _NOT_FIGURE_7 = (
-    " The paper's Figure 7 is another: the training loss of SoftSort and NeuralSort at n = 15, for "
-    "sort the mean of 10 runs."
+    " The paper's Figure 7 shows something else: the training loss of SoftSort and NeuralSort at "
+    "n = 15, for sort the mean of 10 runs."
 )
 
 
@@ -182,7 +179,7 @@ def of_training(records: Sequence[Record]) -> Iterator[Chart]:
 
 
 def _name(run: Record, runs: Sequence[Record]) -> str:
-    """Name a run; with its fingerprint where another has the same name."""
+    """Return a short name of a run, with its fingerprint if two runs share the name."""
 
     def short(run: Record) -> str:
         config = run["config"]
@@ -204,7 +201,7 @@ _HERO: Mapping[str, tuple[str, str, str, str]] = {
 
 
 def of_sorting_time(benchmark: Benchmark) -> Iterator[Chart]:
-    """Draw the picture of the README: one row of n scores, sorted softly."""
+    """Draw the README's figure: the time to sort one row of n scores softly."""
     curves = []
     for name, (label, color, style, marker) in _HERO.items():
         points = benchmark.times(name, batch=1)
@@ -225,7 +222,7 @@ def of_sorting_time(benchmark: Benchmark) -> Iterator[Chart]:
     )
 
 
-# More lines than these cannot be told apart; the table has the rest.
+# More lines could not be told apart; the table shows the others.
 _PICTURED = ("softorder abs", "torch", "diffsort", "difftopk", "POT", "OTT")
 
 
@@ -257,8 +254,8 @@ def of_peers(benchmark: Benchmark) -> Iterator[Chart]:
         "Peers: time against n",
         "Time against n on logarithmic axes for each package. Packages that build a matrix end "
         "between n = 1,000 and 10,000; softorder, torchsort and those with few targets go on.",
-        f"One row of float32 scores, forward + backward. {benchmark.machine}. Each package at a "
-        "temperature of its own convention; the table has all numbers, and what failed.",
+        f"One row of float32 scores, forward + backward. {benchmark.machine}. Each package uses a "
+        "temperature of its own convention; the table has all numbers and failures.",
         light,
         dark,
     )

@@ -1,4 +1,4 @@
-"""The figures that need no measurement: the operator itself, its logits, its rows."""
+"""The figures that need no measurement: the operator, its logits, its rows."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def illustration() -> Chart:
 
 @dataclass(frozen=True)
 class Bell:
-    """The third row of an operator of four scores, and of the same operator of a fine grid.
+    """The third row of an operator on four scores, and the same row on a fine grid.
 
     Attributes:
-        title: Above it.
-        scores: The four, in decreasing order.
-        weights: The third row at them, over its greatest weight.
+        title: The title of the plot.
+        scores: The four scores, in decreasing order.
+        weights: The third row at the scores, divided by its largest weight.
         grid: Many scores, equally spaced.
-        heights: The row of the grid's point at the third score, over its greatest weight.
+        heights: The row of the grid point at the third score, divided by its largest weight.
     """
 
     title: str
@@ -90,10 +90,10 @@ _GAP, _TAU = 1.2, 5 / 3  # NeuralSort's bell is exp(-u^2 / (gap tau)): of deviat
 
 
 def both_bells() -> tuple[Bell, Bell]:
-    """Return SoftSort's, and NeuralSort's for scores with equal gaps.
+    """Return SoftSort's bell, and NeuralSort's for scores with equal gaps.
 
-    NeuralSort's logits grow with the number of scores between two: on the grid, whose gaps are
-    smaller, the temperature is larger by as much.
+    NeuralSort's logits grow with the number of scores in between. On the grid, whose gaps are
+    smaller, the temperature is larger by the same factor.
     """
     softsort = so.SoftSort(1.0)
     equal = [2 * _GAP, _GAP, 0.0, -_GAP]
@@ -128,7 +128,7 @@ def bells() -> Chart:
         "Two bells over the scores s4 to s1, highest at s3: a pointed one with exponential tails, "
         "and a round one with Gaussian tails. The weights of the four scores end on the bell.",
         "Lines: the third row of the matrix of four scores. Bells: the row of the same score in a "
-        "grid of 401, for NeuralSort at a temperature that makes up for the smaller gaps. The "
+        "grid of 401 points; for NeuralSort, at a temperature adapted to the smaller gaps. The "
         "first is proportional to a Laplace density around s3 (SoftSort with |.|), the second to a "
         "Gaussian one (NeuralSort, if gaps are equal).",
         light,
@@ -137,7 +137,7 @@ def bells() -> Chart:
 
 
 def logits(n: int = 4) -> dict[str, list[list[str]]]:
-    """Return the logits of both operators for s1 >= ... >= sn, each row less its diagonal."""
+    """Return the logits of both operators for s1 >= ... >= sn, each row minus its diagonal."""
     names = {"SoftSort, |.|": softsort_logits, "NeuralSort": neuralsort_logits}
     return {
         name: [[_formula(of(i, j, n)) for j in range(n)] for i in range(n)]
@@ -152,7 +152,7 @@ def softsort_logits(i: int, j: int, n: int) -> numpy.ndarray:
 
 
 def neuralsort_logits(i: int, j: int, n: int) -> numpy.ndarray:
-    """Return those in (n + 1 - 2i) s_j - sum_k |s_j - s_k|, less the same for j = i."""
+    """Return those in (n + 1 - 2i) s_j - sum_k |s_j - s_k|, minus the same for j = i."""
     unit = numpy.eye(n, dtype=int)
 
     def logit(column: int) -> numpy.ndarray:

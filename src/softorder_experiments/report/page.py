@@ -1,4 +1,4 @@
-"""The page: tables and figures of everything that was run, in one file."""
+"""The report: one page with tables and figures of all runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 import jinja2
 
-from softorder_experiments.errors import replace
-from softorder_experiments.printed import printed
+from softorder_experiments.errors import write_atomically
+from softorder_experiments.measuring import DISTURBANCE, format_seconds, is_disturbed
+from softorder_experiments.paper_numbers import paper_numbers
 from softorder_experiments.report import measured_figures as measured
 from softorder_experiments.report import operator_figures as operators
 from softorder_experiments.report.benchmark import Benchmark
@@ -24,24 +25,21 @@ from softorder_experiments.report.comparison import (
 )
 from softorder_experiments.runs import BadLine, Record, read_lines, read_records
 from softorder_experiments.speed import (
-    DISTURBANCE,
     FRAMEWORKS,
     METHODS,
     TASK,
     find_unknown_method,
     in_torch,
-    is_disturbed,
     is_usual,
     newest,
     ratios_of,
-    seconds,
     time_of,
 )
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table: what it says, what it is sorted by, and the runs behind it."""
+    """A cell of a table: its text, its sorting key, and its runs."""
 
     text: str
     key: float | None = None
@@ -61,14 +59,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """What the page is made of."""
+    """The content of the page."""
 
     records: Sequence[Record]
     benchmark: Benchmark
 
     @classmethod
     def read(cls, where: Path, benchmark: Path | None) -> Report:
-        """Read the records of a folder, all of which must be right, and a benchmark's lines."""
+        """Read the records of a folder, which must all be valid, and the lines of a benchmark."""
         return cls(read_records(where), Benchmark.read(benchmark))
 
     def charts(self) -> dict[str, list[Chart]]:
@@ -89,7 +87,7 @@ class Report:
         """Return the tables by section."""
         speed = [record for record in self.records if record["task"] == TASK]
         return {
-            "paper": [_of_paper(table, self.records) for table in printed()["tables"]],
+            "paper": [_of_paper(table, self.records) for table in paper_numbers()["tables"]],
             "shortened": _of_shortened(self.records),
             "speed": [
                 *_of_speed(speed),
@@ -113,23 +111,23 @@ class Report:
             tables=self.tables(),
             logits=operators.logits(),
             missing=self.benchmark.missing,
-            paper=printed()["paper"],
+            paper=paper_numbers()["paper"],
         )
 
 
 def write_report(where: Path, benchmark: Path | None, out: Path) -> list[BadLine]:
-    """Write the page about a folder of records, and the lines of a benchmark if there are any.
+    """Write the page for a folder of records, with the lines of a benchmark if given.
 
     Returns:
-        The lines of the folder that are no records, and not in the page.
+        The bad lines of the folder, which are not on the page.
     """
     records, bad = read_lines(where, find_unknown_method)
-    replace(out, Report(records, Benchmark.read(benchmark)).render().encode())
+    write_atomically(out, Report(records, Benchmark.read(benchmark)).render().encode())
     return bad
 
 
 def anchor(run: Record) -> str:
-    """Return the name by which a link finds a run in the list of runs."""
+    """Return the anchor of a run in the list of runs."""
     return "run-" + re.sub(r"\W+", "-", f"{run['run']}-{run['date']}")
 
 
@@ -157,7 +155,7 @@ def _of_paper(table: dict[str, Any], records: Sequence[Record]) -> Table:
 
 
 def _of_shortened(records: Sequence[Record]) -> list[Table]:
-    """Return the runs that are no answer to a cell of the paper's tables."""
+    """Return the table of shortened runs."""
     rows = [
         (
             Cell(table["title"].partition(":")[0]),
@@ -168,19 +166,19 @@ def _of_shortened(records: Sequence[Record]) -> list[Table]:
             Cell(line.setting),
             Cell(line.hardware),
         )
-        for table in printed()["tables"]
+        for table in paper_numbers()["tables"]
         for line in shortened_lines_of(table, records)
     ]
     about = (
-        "These runs have fewer epochs than their preset, fewer steps than an epoch has, or a "
-        "smaller test: they show that a cell can be run, not what would come out of it."
+        "These runs have fewer epochs than their preset, fewer steps per epoch, or a smaller test. "
+        "They show that an experiment runs; their results do not compare with the paper's."
     )
     head = ("table", "cell", "trained", "tested on", "result", "setting", "hardware")
     return [Table("shortened", "Shortened runs", about, head, rows)] if rows else []
 
 
 def _of_speed(records: Sequence[Record]) -> list[Table]:
-    """Return a line for each point that was tried."""
+    """Return a line for each measured point."""
     rows = []
     for record in records:
         config, metrics = record["config"], record["metrics"]
@@ -202,20 +200,21 @@ def _of_speed(records: Sequence[Record]) -> list[Table]:
         )
     head = ("method", "n", "time per epoch", "peak memory", "Spearman's rho", "epochs", "order")
     about = (
-        "Each point in a process of its own. Order: of the scores at the start. Loss: as printed, "
-        "or as behind the paper's learning curves. Running out of memory or time is a result."
+        "Each point is measured in a process of its own. Order: the order of the initial scores. "
+        "Loss: as printed, or as behind the paper's learning curves. Running out of memory or time "
+        "is a result."
     )
     if any(map(is_disturbed, records)):
         about += (
-            f" *: while other processes took more than {DISTURBANCE:.0%} of the processors; "
-            "such times are in no figure and no ratio."
+            f" *: while other processes used more than {DISTURBANCE:.0%} of the processors; "
+            "such times are left out of figures and ratios."
         )
     return [Table("speed", "Every point", about, (*head, "loss", "device"), rows)] if rows else []
 
 
 def _of_ratios(records: Sequence[Record]) -> Table:
     """Return the paper's ratios beside ours, on the CPU and on the GPU."""
-    theirs = printed()["speed"]
+    theirs = paper_numbers()["speed"]
     rows = []
     for device, ratios in (("cpu", theirs["ratios"]), ("cuda", theirs["ratios_on_gpu"])):
         found = _usual_on(device, records)
@@ -234,22 +233,22 @@ def _of_ratios(records: Sequence[Record]) -> Table:
                     )
                 )
     about = (
-        "Time over that of SoftSort |.|² as printed. The paper says it of its largest n and of "
-        "TensorFlow, and that PyTorch is similar; ours are in PyTorch."
+        "Time divided by that of SoftSort |.|² as printed. The paper reports its largest n in "
+        "TensorFlow, and says that PyTorch is similar; our times are in PyTorch."
     )
     head = ("method", "device", "n", "the paper", "ours")
     return Table("ratios", "How many times slower", about, head, rows)
 
 
 _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
-# What stands beside the methods that the paper plots. It does not say which NeuralSort it plots.
+# Our methods for those in the paper's plots, which do not say which NeuralSort they show.
 _PLOTTED = {"NeuralSort": "neuralsort-corrected", "SoftSort": "softsort-square-dense"}
 
 
 def _of_memory(records: Sequence[Record]) -> Table:
-    """Return the n at which the paper's formulas, in PyTorch, have no memory left."""
+    """Return the n at which the paper's formulas run out of memory in PyTorch."""
     rows = []
-    for theirs in printed()["speed"]["out_of_memory"]:
+    for theirs in paper_numbers()["speed"]["out_of_memory"]:
         name = _PLOTTED[theirs["method"]]
         tried = {
             n: run
@@ -262,7 +261,7 @@ def _of_memory(records: Sequence[Record]) -> Table:
         if failed:
             ours = f"n = {min(failed):,}"
         elif enough:
-            ours = f"enough for n = {max(enough):,}"
+            ours = f"runs at n = {max(enough):,}"
         last = min(failed, default=max(enough, default=0))
         rows.append(
             (
@@ -270,13 +269,13 @@ def _of_memory(records: Sequence[Record]) -> Table:
                 Cell(_DEVICES[theirs["device"]]),
                 Cell(f"n = {theirs['n']:,}", theirs["n"]),
                 Cell(ours, last or None, (tried[last],) if last else ()),
-                Cell(printed()["speed"]["hardware"][theirs["device"]]),
+                Cell(paper_numbers()["speed"]["hardware"][theirs["device"]]),
             )
         )
     head = ("method", "device", "the paper", "ours", "the paper's hardware")
     about = (
         "The n at which formulas that build the matrix run out of memory, in PyTorch. The paper "
-        "does not say which NeuralSort it ran; ours is the corrected one. SoftSort has |.|²."
+        "does not say which NeuralSort it used; ours is the corrected one. SoftSort uses |.|²."
     )
     return Table("memory", "Out of memory", about, head, rows)
 
@@ -286,7 +285,7 @@ def _usual_on(device: str, records: Sequence[Record]) -> dict[tuple[str, int], R
 
 
 def _of_frameworks(records: Sequence[Record]) -> list[Table]:
-    """Return the times of softorder in other frameworks beside those in torch."""
+    """Return the times of softorder in other frameworks, relative to torch."""
     found = _usual_on("cpu", records)
     rows = []
     for name in (name for name, method in METHODS.items() if method.framework != "torch"):
@@ -297,11 +296,11 @@ def _of_frameworks(records: Sequence[Record]) -> list[Table]:
                 (
                     Cell(METHODS[name].about),
                     Cell(f"{n:,}", n),
-                    *(Cell(seconds(time), time) for time in times),
+                    *(Cell(format_seconds(time), time) for time in times),
                     Cell(f"{ratio:.2g}", ratio, (here, there)),
                 )
             )
-    about = "softorder's time per epoch in each framework, over that in PyTorch, on the CPU."
+    about = "softorder's time per epoch in each framework, divided by that in PyTorch, on the CPU."
     head = ("method", "n", "time per epoch", "in PyTorch", "over PyTorch")
     return [Table("frameworks", "Other frameworks", about, head, rows)] if rows else []
 
@@ -334,7 +333,7 @@ def _case(line: dict[str, Any] | None) -> Cell:
     if line["outcome"] != "ok":
         return Cell(line["outcome"])
     time = line["seconds"]["median"]
-    return Cell(seconds(time), time)
+    return Cell(format_seconds(time), time)
 
 
 def _of_runs(records: Sequence[Record]) -> Table:
@@ -350,7 +349,7 @@ def _of_runs(records: Sequence[Record]) -> Table:
         for record in records
     ]
     head = ("run", "date", "commit", "hardware", "versions", "time")
-    about = "Behind every number above: its run, and the commit of softorder that it ran on."
+    about = "The run behind every number above, and the commit of softorder that it used."
     return Table("runs", "Runs", about, head, rows)
 
 
@@ -369,10 +368,10 @@ def _of_origins(benchmark: Benchmark) -> Table:
         for line in benchmark.origins
     ]
     head = ("date", "commit", "hardware", "versions")
-    return Table("benchmark", "The benchmark", "Behind the peers' times.", head, rows)
+    return Table("benchmark", "The benchmark", "The benchmark behind the peers' times.", head, rows)
 
 
 def _number(text: str) -> float | None:
-    """Return the number that a text begins with, to sort by."""
+    """Return the number at the start of a text, for sorting."""
     found = re.match(r"[\d.]+", text)
     return float(found[0]) if found else None

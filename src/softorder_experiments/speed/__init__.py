@@ -1,36 +1,30 @@
-"""The paper's speed experiment: scores that learn to be in order, by every method and n."""
+"""The paper's speed experiment: scores learn to be in order, by every method, at every n."""
 
-from softorder_experiments.speed.carry_out import TASK, carry_out, find_devices
 from softorder_experiments.speed.frameworks import FRAMEWORKS
+from softorder_experiments.speed.measure import TASK, find_devices, measure_points
 from softorder_experiments.speed.methods import METHODS, in_torch
 from softorder_experiments.speed.plan import plan
-from softorder_experiments.speed.show import (
-    DISTURBANCE,
+from softorder_experiments.speed.tables import (
     find_unknown_method,
-    is_disturbed,
     is_usual,
     newest,
     ratios_of,
-    seconds,
     show_speed,
     time_of,
 )
 
 __all__ = [
-    "DISTURBANCE",
     "FRAMEWORKS",
     "METHODS",
     "TASK",
-    "carry_out",
     "find_devices",
     "find_unknown_method",
     "in_torch",
-    "is_disturbed",
     "is_usual",
+    "measure_points",
     "newest",
     "plan",
     "ratios_of",
-    "seconds",
     "show_speed",
     "time_of",
 ]

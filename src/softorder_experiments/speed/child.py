@@ -1,11 +1,9 @@
-"""One point in a process of its own, which `carry_out` asks for."""
+"""The child process that measures one point; `measure` starts it."""
 
 from __future__ import annotations
 
 import math
 import statistics
-import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,25 +11,22 @@ import numpy
 import scipy.stats
 import torch
 
-from softorder_experiments.isolation import Answer, serve
-from softorder_experiments.memory import peak_extra_memory
+from softorder_experiments.measuring import Answer, peak_memory, serve, time_call
 from softorder_experiments.speed.frameworks import Learner, Problem, make_learner
 from softorder_experiments.speed.methods import METHODS
 from softorder_experiments.speed.plan import BATCH, OBJECTIVES, ORDERS, SpeedConfig
 
 
 def train(config: dict[str, Any]) -> Answer:
-    """Let scores learn to be in decreasing order; return time, memory and learning curve."""
+    """Train scores to be in decreasing order; return time, memory and learning curve."""
     point = SpeedConfig(**config)
-    # What is loaded once in a process is loaded by a small step.
+    # A small step first: libraries load and start threads once per process.
     learner_of(SpeedConfig(method=point.method, n=16, device=point.device)).step()
     learner = learner_of(point)
-    memory, burn_in = _peak_memory(learner.step, point.device)
+    memory, burn_in = peak_memory(learner.step, point.device)
     curve, times = [_entry(1, learner)], []
     for epoch in range(2, point.epochs + 1):
-        begin = time.perf_counter()
-        learner.step()
-        times.append(time.perf_counter() - begin)
+        times.append(time_call(learner.step))
         curve.append(_entry(epoch, learner))
         if not math.isfinite(curve[-1]["loss"]):
             return {"outcome": f"not finite at epoch {epoch}"}
@@ -52,13 +47,13 @@ def train(config: dict[str, Any]) -> Answer:
 
 
 def learner_of(point: SpeedConfig) -> Learner:
-    """Return the scores of a point in its framework."""
+    """Return the learner of a point, in its framework."""
     framework = METHODS[point.method].framework
     return make_learner(framework, problem_of(point), initial_scores(point), point.device)
 
 
 def problem_of(point: SpeedConfig) -> Problem:
-    """Return what is learnt at a point."""
+    """Return the learning problem of a point."""
     method = METHODS[point.method]
     terms, decay = OBJECTIVES[point.objective](point.n)
     return Problem(partial(method.log_likelihood, tau=method.tau), terms, decay)
@@ -83,17 +78,6 @@ def spearman(scores: numpy.ndarray) -> numpy.ndarray:
     ranks -= ranks.mean(-1, keepdims=True)
     target = numpy.arange(ranks.shape[-1], 0, -1) - (ranks.shape[-1] + 1) / 2
     return ranks @ target / (numpy.linalg.norm(ranks, axis=-1) * numpy.linalg.norm(target))
-
-
-def _peak_memory(step: Callable[[], None], device: str) -> tuple[dict[str, Any], float]:
-    """Run a step; return the peak of the device's memory above the state before, and the time."""
-    if device != "cuda":
-        return peak_extra_memory(step)
-    torch.cuda.reset_peak_memory_stats()
-    before, begin = torch.cuda.memory_allocated(), time.perf_counter()
-    step()
-    peak = torch.cuda.max_memory_allocated() - before
-    return {"bytes": peak, "method": "cuda"}, time.perf_counter() - begin
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The methods that are timed, each at the temperature of the paper."""
+"""The methods to time, each at the paper's temperature."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Method:
     """One way to compute one operator.
 
     Attributes:
-        about: What it is, for tables.
-        operator: Methods of the same operator compute the same numbers.
+        about: The name of the method in tables.
+        operator: The operator; methods of the same operator compute the same numbers.
         tau: The temperature.
         log_likelihood: scores (batch, n), the order 0, 1, ..., n - 1, tau -> the sum over i of
             log P[i, i], (batch,).
-        is_dense: Whether it builds the matrix: such a method is timed over few epochs.
-        largest: The largest n of the long axis that it is tried at; 0 for none.
-        framework: Whose arrays the scores are.
+        is_dense: Whether it builds the matrix; such a method is timed over few epochs.
+        largest: The largest n of the long axis that is measured; 0 for none.
+        framework: The framework of the scores.
     """
 
     about: str
@@ -41,14 +41,14 @@ class Method:
 
 
 def _of_matrix(scores: Tensor, order: Tensor, tau: float, matrix: Callable[..., Tensor]) -> Tensor:
-    """Return the log-likelihood as the authors have it: of the matrix's diagonal."""
+    """Return the log-likelihood as the authors compute it, from the diagonal of the matrix."""
     return matrix(scores, tau).diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 def _of_softorder(
     scores: Any, order: Any, tau: float, relaxation: Callable[[float], so.PermutationRelaxation]
 ) -> Any:
-    """Return the log-likelihood of an order, without a matrix; in any framework."""
+    """Return the log-likelihood of an order without a matrix, in any framework."""
     return relaxation(tau)(scores).log_prob(order)
 
 
@@ -96,12 +96,12 @@ _IN_TORCH: dict[str, Method] = {
         100.0,
         partial(formulas.neuralsort, distances=formulas.distances_by_sum),
     ),
-    # At this temperature its rows are wide: the time grows with n times the width.
+    # At this temperature its rows are wide; the time grows with n times their width.
     "neuralsort": _ours("NeuralSort, softorder", "neuralsort", 100.0, so.NeuralSort, 10**5),
 }
-# The same in other frameworks, up to which n. Where it ends sooner than in torch: NeuralSort takes
-# minutes a step beyond, and |.|² in TensorFlow more memory than most machines have. NeuralSort in
-# TensorFlow keeps every tile for its gradient, n² numbers: that is no method for large n.
+# The same methods in other frameworks, with the largest n. It is smaller than in torch where
+# NeuralSort would take minutes a step, and |.|² in TensorFlow more memory than most machines have.
+# NeuralSort in TensorFlow keeps n² numbers for its gradient, and is left out.
 _ELSEWHERE = {
     ("softsort-square", "jax"): 10**6,
     ("softsort-abs", "jax"): 10**6,

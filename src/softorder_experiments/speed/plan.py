@@ -1,4 +1,4 @@
-"""Which points there are: a method, an n, a number of epochs, an order of the input."""
+"""The points to measure: a method, an n, a number of epochs, an order of the input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy
 
 from softorder_experiments.config import Settings, require
-from softorder_experiments.errors import UserError, choose
+from softorder_experiments.errors import UserError, look_up
 from softorder_experiments.speed.frameworks import is_installed
 from softorder_experiments.speed.methods import METHODS
 
@@ -19,19 +19,19 @@ PAPER = (100, 500, 1000, 2000, 3000, 4000)
 QUICK = (100, 500, 1000)
 LONG = (10**4, 10**5, 10**6)
 CURVE_N = 1000
-"""Where the dense methods learn for all 100 epochs, to compare curves."""
+"""The n at which the dense methods also train for 100 epochs, to compare learning curves."""
 _CURVES = (CURVE_N, 4000)
 _OPPOSITE = (1000, 4000)
 _EPOCHS, _DENSE_EPOCHS, _LONG_EPOCHS = 100, 6, 6
-# What becomes of random scores at the start; in the end they decrease.
+# The order of the initial scores; training makes them decrease.
 ORDERS: dict[str, Callable[[numpy.ndarray], numpy.ndarray]] = {
     "random": lambda scores: scores,
     "opposite": lambda scores: numpy.sort(scores, axis=-1),
 }
-# How rows and penalty weigh. As printed, and in the authors' PyTorch: the mean over all rows, plus
-# |scores|^2 / 200. Behind their learning curves (TensorFlow): the sum over rows of each one's mean,
-# plus 5 |scores|^2 / n, which is the same penalty at n = 1000. By n: what the sum of all terms is
-# divided by, and the decay, which is the penalty's gradient over the scores.
+# The two losses. As printed, and in the authors' PyTorch: the mean over all terms, plus
+# |scores|^2 / 200. Behind their learning curves (TensorFlow): the sum over rows of each row's mean,
+# plus 5 |scores|^2 / n, which is the same penalty at n = 1000. Each function returns, for n, the
+# divisor of the sum of all terms, and the decay (the penalty's gradient divided by the scores).
 OBJECTIVES: dict[str, Callable[[int], tuple[int, float]]] = {
     "printed": lambda n: (BATCH * n, 0.01),
     "curves": lambda n: (n, 10 / n),
@@ -47,13 +47,13 @@ class SpeedConfig(Settings):
     """One point of the experiment.
 
     Args:
-        method: What computes P.
+        method: The method that computes P.
         n: The number of scores in a row; there are 20 rows.
-        epochs: Steps, one of which is an epoch. The first is not timed.
-        order: Of the scores at the start: `random`, or `opposite` to what they learn.
-        objective: The loss as it is `printed`, or as it is behind the paper's learning `curves`.
-        device: `cpu`, `cuda` or `mps`; the machine is part of what is measured.
-        threads: Of torch; by default as many as there are cores, as JAX and TensorFlow take.
+        epochs: The number of steps; one step is an epoch. The first is not timed.
+        order: The order of the initial scores: `random`, or `opposite` to the target.
+        objective: The loss: as `printed`, or as behind the paper's learning `curves`.
+        device: `cpu`, `cuda` or `mps`.
+        threads: Threads of torch (default: one per core, like JAX and TensorFlow).
     """
 
     preset: str = "paper"
@@ -67,17 +67,17 @@ class SpeedConfig(Settings):
     threads: int = field(default_factory=_cores, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the values that stand on their own."""
+        """Check the values that can be checked without data."""
         super().__post_init__()
-        choose("method", self.method, METHODS)
-        choose("order", self.order, ORDERS)
-        choose("objective", self.objective, OBJECTIVES)
+        look_up("method", self.method, METHODS)
+        look_up("order", self.order, ORDERS)
+        look_up("objective", self.objective, OBJECTIVES)
         require(self, "n", self.n >= 2, "at least 2", "--n")
         require(self, "epochs", self.epochs >= 2, "at least 2: the first is not timed")
 
     @property
     def label(self) -> str:
-        """Return what tells this point from others, for the eye."""
+        """Return the readable part of the point's name."""
         variants = (self.order, self.objective)
         unusual = [word for word in variants if word not in ("random", "printed")]
         return "-".join((self.method, f"n{self.n}", f"e{self.epochs}", *unusual, self.device))
@@ -92,19 +92,19 @@ def plan(
     seed: int = 0,
     threads: int | None = None,
 ) -> list[SpeedConfig]:
-    """Return the points in the order in which they are measured, small ones first.
+    """Return the points in the order of measurement, small ones first.
 
     Args:
         quick: Only n = 100, 500, 1000.
-        methods: Only these, which must be possible here; by default all.
-        sizes: Only these n; by default the paper's axis, and beyond it a longer one for ours.
-        devices: Where to measure; the first also has learning curves and the other order. Other
-            frameworks than torch are measured on the CPU alone.
-        seed: Of the scores at the start.
-        threads: Of torch; by default as many as there are cores.
+        methods: Only these methods (default: all).
+        sizes: Only these n (default: the paper's, and a longer axis for softorder).
+        devices: The devices. The first also has learning curves and the opposite order. Frameworks
+            other than torch are measured on the CPU only.
+        seed: The random seed for the initial scores.
+        threads: Threads of torch (default: one per core).
     """
     for name in methods:
-        _must_be_possible(name, devices)
+        _check_available(name, devices)
     wanted = list(methods) or list(METHODS)
     axis = tuple(sizes) or (QUICK if quick else PAPER + LONG)
     points = []
@@ -113,23 +113,23 @@ def plan(
             points += [
                 SpeedConfig(seed=seed, method=name, n=n, epochs=_epochs(name, n), device=device)
                 for name in wanted
-                if _is_tried(name, n) and _serves(device, name)
+                if _is_measured_at(name, n) and _runs_on(device, name)
             ]
     if not (quick or sizes):
-        first = [name for name in wanted if _serves(devices[0], name)]
+        first = [name for name in wanted if _runs_on(devices[0], name)]
         points += _curves(first, devices[0], seed) + _opposite(first, devices[0], seed)
     return [_with_threads(point, threads) for point in points]
 
 
 def _with_threads(point: SpeedConfig, threads: int | None) -> SpeedConfig:
-    """Return the point with the threads that are wanted; only torch can be told."""
+    """Return the point with this number of threads, which only torch can be told."""
     if threads is None or METHODS[point.method].framework != "torch":
         return point
     return dataclasses.replace(point, threads=threads)
 
 
 def _curves(names: Sequence[str], device: str, seed: int) -> list[SpeedConfig]:
-    """Return the points of the learning curves: at the larger n softorder's in torch only."""
+    """Return the points of the learning curves; at the larger n, only softorder in torch."""
     return [
         SpeedConfig(seed=seed, method=name, n=n, objective="curves", device=device)
         for n in _CURVES
@@ -139,7 +139,7 @@ def _curves(names: Sequence[str], device: str, seed: int) -> list[SpeedConfig]:
 
 
 def _opposite(names: Sequence[str], device: str, seed: int) -> list[SpeedConfig]:
-    """Return the points that begin in the opposite order: what that costs, torch shows."""
+    """Return the points that start in the opposite order, in torch only."""
     return [
         SpeedConfig(
             seed=seed, method=name, n=n, epochs=_epochs(name, n), order="opposite", device=device
@@ -150,24 +150,24 @@ def _opposite(names: Sequence[str], device: str, seed: int) -> list[SpeedConfig]
     ]
 
 
-def _must_be_possible(name: str, devices: Sequence[str]) -> None:
-    framework = choose("method", name, METHODS).framework
+def _check_available(name: str, devices: Sequence[str]) -> None:
+    framework = look_up("method", name, METHODS).framework
     if not is_installed(framework):
         raise UserError(
             f"{framework} must be installed for {name}",
             "an environment without it",
             f'`pip install "softorder[{framework}]"` installs it',
         )
-    if not any(_serves(device, name) for device in devices):
+    if not any(_runs_on(device, name) for device in devices):
         raise UserError(
             f"device must be cpu for {name}",
             " and ".join(map(repr, devices)),
-            "Methods of torch are measured on other devices too",
+            "Only the methods in torch run on other devices",
         )
 
 
-def _serves(device: str, name: str) -> bool:
-    """Tell whether a method is measured on a device."""
+def _runs_on(device: str, name: str) -> bool:
+    """Tell whether a method can run on a device."""
     return device == "cpu" or METHODS[name].framework == "torch"
 
 
@@ -175,8 +175,8 @@ def _is_ours_in_torch(name: str) -> bool:
     return METHODS[name].framework == "torch" and not METHODS[name].is_dense
 
 
-def _is_tried(name: str, n: int) -> bool:
-    method = choose("method", name, METHODS)
+def _is_measured_at(name: str, n: int) -> bool:
+    method = look_up("method", name, METHODS)
     return n < LONG[0] or n <= method.largest
 
 

@@ -1,4 +1,4 @@
-"""How long a run would take, from a few of its steps."""
+"""Estimates the time of a run from a few of its steps."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ import tempfile
 import time
 from pathlib import Path
 
-from softorder_experiments.display import Silent
-from softorder_experiments.engine import Trainer, limited_threads, make_fabric
+from softorder_experiments.devices import limited_threads, make_fabric
+from softorder_experiments.engine import Trainer
 from softorder_experiments.memory import keep_freed_memory
+from softorder_experiments.progress_display import SilentDisplay
 from softorder_experiments.runs import Run
 from softorder_experiments.sweeps.sweep import Job
 from softorder_experiments.tasks import TASKS, Measurement
 
 _WARM_UP, _MEASURED = 2, 5
-# Without the backward pass, which takes about twice the time of the forward one.
+# The share of a step that is the forward pass; the backward pass takes about twice as long.
 _SHARE_OF_FORWARD = 1 / 3
 
 
 def estimate(job: Job) -> float | None:
-    """Return the seconds of a whole run on this worker; None where nothing is trained."""
+    """Return the seconds of a whole run on this worker, or None if nothing is trained."""
     keep_freed_memory()
     task = TASKS[job.task](job.config)
     if isinstance(task, Measurement):
         return None
     with tempfile.TemporaryDirectory() as folder, limited_threads(task.config.threads):
-        fabric = make_fabric(job.place, task.config.precision)
-        trainer = Trainer(task, Run(Path(folder), "estimate"), fabric, Silent())
+        fabric = make_fabric(job.execution, task.config.precision)
+        trainer = Trainer(task, Run(Path(folder), "estimate"), fabric, SilentDisplay())
         trainer.steps(_WARM_UP)
         began = time.monotonic()
         trainer.steps(_MEASURED)

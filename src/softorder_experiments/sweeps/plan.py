@@ -1,4 +1,4 @@
-"""The tables of the paper as plans: which runs there are, and what may be searched."""
+"""The tables of the paper as plans: the runs, and the hyper-parameters to search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from softorder_experiments.config import Settings, override, parse_settings
-from softorder_experiments.errors import UserError, choose
+from softorder_experiments.errors import UserError, look_up
 from softorder_experiments.relaxations import temperatures
 from softorder_experiments.tasks import TASKS, Measurement, configure
 
@@ -19,10 +19,10 @@ class Cell:
     """A cell of a table: one method on one problem.
 
     Args:
-        task: Its name.
-        config: With seed 0, and the hyper-parameters that are printed, or else a preset's.
-        grid: The hyper-parameters to search, each a few settings.
-        has_seeds: Whether another seed gives another number.
+        task: The name of the task.
+        config: The configuration with seed 0, and the paper's or the preset's hyper-parameters.
+        grid: The hyper-parameter settings to search.
+        has_seeds: Whether the result depends on the seed.
     """
 
     task: str
@@ -32,23 +32,23 @@ class Cell:
 
     @property
     def searched(self) -> tuple[str, ...]:
-        """Return the names of the hyper-parameters that a grid has."""
+        """Return the names of the hyper-parameters in the grid."""
         return tuple(self.grid[0]) if self.grid else ()
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What of a table is wanted; where nothing is given, all that the paper has.
+class TableOptions:
+    """Which part of a table to run, and how. By default, everything in the paper's table.
 
     Args:
-        n: Lengths of sequences (tables 1 and 2).
-        relaxations: Which ones.
-        stochastic: Only with noise, or only without.
-        data: Data sets; others than MNIST for tables 1 and 2 too.
-        preset: To begin with: by default `embedded` for digits, else `paper`.
+        n: The sequence lengths (tables 1 and 2).
+        relaxations: The relaxations.
+        stochastic: Only methods with noise, or only without.
+        data: The data sets.
+        preset: The preset to start from (default: `embedded` for digits, else `paper`).
         settings: Further settings, NAME=VALUE, for every task that has them.
-        baselines: Whether table 3 has its baselines.
-        threads: Of each run on the CPU.
+        baselines: Whether to include the baselines of table 3.
+        threads: CPU threads per run.
     """
 
     n: tuple[int, ...] = ()
@@ -61,20 +61,20 @@ class Choice:
     threads: int = Settings.threads
 
     def methods(self) -> list[dict[str, Any]]:
-        """Return the wanted methods, as fields of a configuration."""
+        """Return the chosen methods, as fields of a configuration."""
         wanted = self.relaxations or ("neuralsort", "softsort")
         noises = (False, True) if self.stochastic is None else (self.stochastic,)
         pairs = itertools.product(wanted, noises)
         return [{"relaxation": name, "stochastic": noise} for name, noise in pairs]
 
     def configure(self, task: str, given: Mapping[str, Any]) -> Any:
-        """Return the configuration that `softorder run` would have with these options."""
+        """Return the configuration that `softorder run` makes from these options."""
         task_type = TASKS[task]
         fields = {field.name for field in dataclasses.fields(task_type.config_type)}
         settings = [text for text in self.settings if _name(text) in fields]
         given = {**given, "threads": self.threads}
         changes = {**given, **parse_settings(task_type.config_type, settings)}
-        # Where nothing is trained, there is nothing to shorten.
+        # Tasks without training have no short preset.
         no_short = self.preset == "short" and issubclass(task_type, Measurement)
         return configure(task, None if no_short else self.preset, changes)
 
@@ -83,19 +83,19 @@ def _name(setting: str) -> str:
     return setting.partition("=")[0]
 
 
-def table1(choice: Choice) -> list[Cell]:
+def table1(choice: TableOptions) -> list[Cell]:
     """Sorting: 4 methods, n in 3, 5, 7, 9, 15."""
     return _of_numbers("sort", choice, (3, 5, 7, 9, 15), (1.0, 16.0, 128.0, 1024.0))
 
 
-def table2(choice: Choice) -> list[Cell]:
+def table2(choice: TableOptions) -> list[Cell]:
     """Medians: 4 methods, n in 5, 9, 15."""
     taus = tuple(float(2**power) for power in range(7, 13))
     return _of_numbers("median", choice, (5, 9, 15), taus)
 
 
 def _of_numbers(
-    task: str, choice: Choice, lengths: tuple[int, ...], taus: tuple[float, ...]
+    task: str, choice: TableOptions, lengths: tuple[int, ...], taus: tuple[float, ...]
 ) -> list[Cell]:
     problems = itertools.product(choice.data or ("mnist",), choice.n or lengths, choice.methods())
     return [
@@ -108,7 +108,7 @@ def _of_numbers(
     ]
 
 
-def table3(choice: Choice) -> list[Cell]:
+def table3(choice: TableOptions) -> list[Cell]:
     """Nearest neighbours: 4 methods and 4 baselines on 3 data sets."""
     neighbours = [{"k": k} for k in (1, 3, 5, 9)]
     taus, rates = (1.0, 4.0, 16.0, 64.0, 128.0, 512.0), (1e-3, 1e-4, 1e-5)
@@ -138,12 +138,12 @@ def table3(choice: Choice) -> list[Cell]:
 TABLES = {"table1": table1, "table2": table2, "table3": table3}
 
 
-def plan(table: str, choice: Choice, *, grid: bool = False) -> list[Cell]:
+def plan(table: str, choice: TableOptions, *, grid: bool = False) -> list[Cell]:
     """Return the cells of a table, each once.
 
-    A setting that no cell has is an error, and one that the table decides, or the grid.
+    It is an error to set a field that the table or the grid determines, or that no cell has.
     """
-    cells = choose("table", table, TABLES)(choice)
+    cells = look_up("table", table, TABLES)(choice)
     for name in map(_name, choice.settings):
         searched = {key for cell in cells * grid for key in cell.searched}
         if name in {*_DECIDED, *searched}:
@@ -153,7 +153,7 @@ def plan(table: str, choice: Choice, *, grid: bool = False) -> list[Cell]:
                 _DECIDED.get(name, "Leave it out, or leave --grid out"),
             )
         if not any(name in dataclasses.asdict(cell.config) for cell in cells):
-            override(cells[0].config, {name: None})  # says which there are
+            override(cells[0].config, {name: None})  # raises an error that lists the fields
     return list({(cell.task, cell.config.fingerprint()): cell for cell in cells}.values())
 
 

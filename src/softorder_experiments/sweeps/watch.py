@@ -1,4 +1,4 @@
-"""Shows what runs where, from what the runs write: on a terminal a live table, else lines."""
+"""Shows the progress of a sweep: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from softorder_experiments.forms import NUMBER, TEXT, WHOLE, Form, Kind, find_problem
 from softorder_experiments.runs import finished_runs
+from softorder_experiments.schema import NUMBER, TEXT, WHOLE, Kind, Schema, find_problem
 from softorder_experiments.sweeps.sweep import Job, Sweep
 from softorder_experiments.tables import duration
 
 _SECONDS = 1.0
-# The loss is not known at first, and may be anything when training diverges.
+# The metric is unknown at first; a loss may be NaN or infinite when training diverges.
 _VALUE = Kind("a number or null", lambda value: value is None or isinstance(value, int | float))
-_STATUS: Form = {
+_STATUS: Schema = {
     "where": TEXT,
     "epoch": WHOLE,
     "epochs": WHOLE,
@@ -34,18 +34,18 @@ _STATUS: Form = {
 
 
 class Watch:
-    """Looks at the files of a sweep's runs every second, in a thread of its own.
+    """Reads the status files of a sweep's runs every second, in a thread of its own.
 
     Args:
-        sweep: Whose runs they are.
-        jobs: Those of this phase.
-        workers: How many work.
-        console: Where to show it.
+        sweep: The sweep.
+        jobs: The jobs of this phase.
+        workers: The number of runs at a time.
+        console: The console to print to.
     """
 
     def __init__(self, sweep: Sweep, jobs: Sequence[Job], workers: int, console: Console) -> None:
         self._workers, self._console = workers, console
-        self._name, self._out = sweep.name, Path(sweep.place.out)
+        self._name, self._out = sweep.name, Path(sweep.execution.out)
         self._runs = {job.run.name: job.run for job in jobs}
         self._began = time.monotonic()
         self._settled = {name for name, _ in self._outcomes()}
@@ -56,7 +56,7 @@ class Watch:
 
     def __enter__(self) -> Watch:
         text = f"{self._name}: {len(self._runs)} runs, {len(self._settled)} of them finished; "
-        self._console.print(f"{text}{self._workers} at once", highlight=False)
+        self._console.print(f"{text}{self._workers} at a time", highlight=False)
         if self._live:
             self._live.start()
         self._thread.start()
@@ -83,7 +83,7 @@ class Watch:
             self._live.update(self._table(), refresh=True)
 
     def _outcomes(self) -> Iterator[tuple[str, str]]:
-        """Yield the runs that are finished or failed, and what became of them."""
+        """Yield the name and the outcome of each finished or failed run."""
         done = finished_runs(self._out)
         for name, run in self._runs.items():
             if name in done:
@@ -112,7 +112,7 @@ class Watch:
         for name, run in self._runs.items():
             try:
                 status = json.loads(run.status.read_text())
-            except (OSError, ValueError):  # not begun, or ended this moment
+            except (OSError, ValueError):  # not started yet, or just ended
                 continue
             if find_problem(_STATUS, status) is None:
                 yield name, status
@@ -120,6 +120,6 @@ class Watch:
     def _time_left(self) -> str:
         new = len(self._settled) - self._settled_before
         if not new:
-            return "time left not known yet"
+            return "remaining time unknown"
         seconds = (time.monotonic() - self._began) / new * (len(self._runs) - len(self._settled))
         return f"about {duration(seconds)} left"

@@ -1,4 +1,4 @@
-"""Where the runs of a sweep are carried out: local processes, Ray or Dask, all through joblib."""
+"""The workers that run a sweep: local processes, Ray or Dask, all through joblib."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 import joblib
 
 from softorder_experiments.config import require
-from softorder_experiments.errors import UserError, choose
+from softorder_experiments.errors import UserError, look_up
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Who works, and where.
+    """The engine and the number of workers.
 
     Args:
         engine: `local`, `ray` or `dask`.
-        address: Of a cluster of Ray or Dask; none starts one on this machine.
-        jobs: How many runs at once; none for as many as there are cores.
-        threads: Of each run on the CPU.
+        address: The address of a Ray or Dask cluster; None starts one on this machine.
+        jobs: Runs at a time; None for the number of cores.
+        threads: CPU threads per run.
     """
 
     engine: str = "local"
@@ -33,20 +33,20 @@ class Workers:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        """Check the values that stand on their own."""
-        choose("engine", self.engine, ENGINES)
+        """Check the values that can be checked without data."""
+        look_up("engine", self.engine, ENGINES)
         require(self, "jobs", self.jobs is None or self.jobs >= 1, "at least 1", "--jobs")
         require(self, "threads", self.threads >= 1, "at least 1", "--threads")
         if self.address and self.engine == "local":
             raise UserError(
-                "an address must be that of a cluster",
+                "--address must belong to a cluster",
                 f"{self.address!r} with --engine local",
                 "Write --engine ray or --engine dask, or leave --address out",
             )
 
     @contextlib.contextmanager
     def ready(self, most: int) -> Iterator[int]:
-        """Make them ready for `call`, and return how many there are: no more than are needed."""
+        """Start the workers for `call`, at most `most`; yield their number."""
         here = max(1, (os.cpu_count() or 1) // self.threads)
         wanted = self.jobs or (most if self.address else here)
         with ENGINES[self.engine](self, min(wanted, most)) as count:
@@ -54,12 +54,12 @@ class Workers:
 
 
 def call(function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
-    """Call a function for each argument on the workers that are ready.
+    """Call a function for each argument on the workers.
 
-    The arguments are taken one by one, when a worker has time. A worker that dies is an exception,
-    whatever the engine makes of it.
+    Each argument is taken when a worker is free. With every engine, a worker that dies raises an
+    exception.
     """
-    # joblib replaces a worker whose memory has grown, which is well, and warns, which is not.
+    # joblib warns when it replaces a worker whose memory has grown, which is harmless.
     warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
     parallel = joblib.Parallel(batch_size=1, pre_dispatch="n_jobs")  # pyright: ignore[reportArgumentType]
     return list(parallel(joblib.delayed(function)(argument) for argument in arguments))
@@ -77,13 +77,13 @@ def _ray(workers: Workers, jobs: int) -> Iterator[int]:
     import ray
     from ray.util.joblib import register_ray
 
-    # Ray lets its workers give way to every other process of a machine, and tells its makers of it.
+    # By default Ray gives its workers the lowest priority, and reports usage statistics.
     os.environ.setdefault("RAY_worker_niceness", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     cores = jobs * workers.threads
     new = {} if workers.address else {"num_cpus": cores, "include_dashboard": False}
     with _reaching(workers, "Ray", ConnectionError, ValueError, RuntimeError):
-        # Without a word, Ray would look for a cluster of somebody else's.
+        # Without "local", Ray would connect to any cluster that it finds.
         ray.init(workers.address or "local", logging_level="ERROR", log_to_driver=False, **new)  # pyright: ignore[reportArgumentType]
     try:
         register_ray()
@@ -116,19 +116,19 @@ def _dask(workers: Workers, jobs: int) -> Iterator[int]:
 
 
 def _count_workers(client: Any) -> int:
-    """Return the number of Dask's workers, which must have one thread each."""
+    """Return the number of Dask workers, which must have one thread each."""
     threads = client.nthreads()
     if any(count != 1 for count in threads.values()):
         raise UserError(
-            "each worker of Dask must have one thread, for random numbers belong to a process",
-            f"workers of {sorted(threads.values())} threads",
+            "each Dask worker must have one thread, because random numbers belong to a process",
+            f"workers with {sorted(threads.values())} threads",
             "Start them with `dask worker ADDRESS --nworkers N --nthreads 1`",
         )
     return len(threads)
 
 
 def _own_group() -> Any:
-    """Return a plugin that keeps Ctrl-C from Dask's workers, who would leave their runs at once."""
+    """Return a plugin that shields Dask's workers from Ctrl-C, which would end them at once."""
     from distributed import WorkerPlugin
 
     class OwnGroup(WorkerPlugin):
@@ -149,7 +149,7 @@ ENGINES: dict[str, Callable[[Workers, int], contextlib.AbstractContextManager[in
 def _need(module: str, extra: str) -> None:
     if importlib.util.find_spec(module) is None:
         raise UserError(
-            f"--engine {extra} must be installed",
+            f"the package for --engine {extra} must be installed",
             f"no package {module}",
             f'pip install "softorder[{extra}]"',
         )
@@ -161,7 +161,7 @@ def _reaching(workers: Workers, name: str, *errors: type[Exception]) -> Iterator
         yield
     except errors as error:
         raise UserError(
-            f"a cluster of {name} must answer at {workers.address or 'this machine'}",
+            f"a {name} cluster must answer at {workers.address or 'this machine'}",
             f"{type(error).__name__}: {str(error)[:200]}",
-            "Check --address; without it, one is started here",
+            "Check --address; without it, a cluster is started on this machine",
         ) from error

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from softorder_experiments.config import override
-from softorder_experiments.errors import choose
+from softorder_experiments.errors import look_up
 from softorder_experiments.tasks.base import Experiment, Measurement, Task
 from softorder_experiments.tasks.baselines import BASELINES
 from softorder_experiments.tasks.knn import KNN
@@ -19,11 +19,11 @@ TASKS: dict[str, type[Task[Any]] | type[Measurement[Any]]] = {
 def configure(task: str, preset: str | None, changes: Mapping[str, Any]) -> Any:
     """Return a preset of a task with some fields changed.
 
-    Without a name it is `embedded` for the embedded digits, and else `paper`.
+    The default preset is `embedded` for the data set digits, else `paper`.
     """
     if preset is None:
         preset = "embedded" if changes.get("data", "digits") == "digits" else "paper"
-    begin = choose("preset", preset, TASKS[task].presets)
+    begin = look_up("preset", preset, TASKS[task].presets)
     return override(begin(changes), changes)
 
 

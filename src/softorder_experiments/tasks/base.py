@@ -1,4 +1,4 @@
-"""What the engine asks of a task."""
+"""The interface between the engine and a task."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Processes:
     """This process among those that train together.
 
     Args:
-        rank: Its number, from 0.
-        count: How many there are.
-        device: Where its tensors live.
-        gather: Joins the tensors of all processes, alike in shape, along the first dimension.
+        rank: The number of this process, from 0.
+        count: The number of processes.
+        device: The device of its tensors.
+        gather: Concatenates equally shaped tensors of all processes along the first dimension.
     """
 
     rank: int
@@ -36,19 +36,19 @@ class Processes:
     gather: Callable[[Tensor], Tensor]
 
     def share(self, batch: int) -> slice:
-        """Return the part of a batch that this process takes."""
+        """Return this process's share of a batch."""
         size = batch // self.count
         return slice(self.rank * size, (self.rank + 1) * size)
 
 
 class Experiment(ABC, Generic[S]):
-    """What has a name, settings and a record: a task to learn, or something to measure."""
+    """An experiment with a name, settings and a record: a trained task, or a measurement."""
 
     name: ClassVar[str]
     about: ClassVar[str]
     config_type: ClassVar[type[Settings]]
     presets: ClassVar[Mapping[str, Callable[..., Any]]]
-    """Preset name -> a configuration for the given keyword arguments, which it depends on."""
+    """Functions by preset name, from the given options to a configuration."""
     selection: ClassVar[str]
     """The validation metric that chooses the model."""
 
@@ -57,12 +57,12 @@ class Experiment(ABC, Generic[S]):
 
     @classmethod
     def score(cls, validation: Metrics) -> float:
-        """Return how good a model is by its validation; the larger the better."""
+        """Return the score of a model from its validation metrics; larger is better."""
         return validation[cls.selection]
 
 
 class Measurement(Experiment[S]):
-    """An experiment in which nothing is trained."""
+    """An experiment without training."""
 
     @abstractmethod
     def evaluate(self, split: str, processes: Processes) -> Metrics:
@@ -70,11 +70,11 @@ class Measurement(Experiment[S]):
 
 
 class Task(Experiment[T]):
-    """Something to learn: data, network, loss and metrics. The engine does the rest.
+    """A task to train on: data, network, loss and metrics. The engine does the rest.
 
-    A task holds nothing that changes: what it draws comes from `stream`, which depends on the seed
-    and the step alone, or from torch's global source, which the engine seeds anew for each step and
-    process. So a resumed run is the same as one that was never stopped.
+    A task has no mutable state. Its random draws come from `stream`, which depends only on the seed
+    and the step, or from torch's global generator, which the engine seeds for each step and
+    process. This makes a resumed run identical to one that was never stopped.
     """
 
     @property
@@ -85,23 +85,23 @@ class Task(Experiment[T]):
     @property
     @abstractmethod
     def images_per_step(self) -> int:
-        """Return how many images pass through the network in a training step."""
+        """Return the number of images that a training step passes through the network."""
 
     @abstractmethod
     def images_to_evaluate(self, split: str) -> int:
-        """Return how many images pass through the network in a validation, or in the test."""
+        """Return the number of images that a validation or test passes through the network."""
 
     @abstractmethod
     def network(self) -> nn.Module:
-        """Return a new network, its weights drawn from torch's global source."""
+        """Return a new network, its weights drawn from torch's global generator."""
 
     @abstractmethod
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
-        """Return what changes the weights, at rates that the engine's schedule takes shares of."""
+        """Return the optimiser; its rates are the highest ones, which the schedule scales."""
 
     @abstractmethod
     def loss(self, network: nn.Module, step: int, processes: Processes) -> Tensor:
-        """Return the loss of this process's share of the minibatch of a training step."""
+        """Return the loss of this process's share of a training step's minibatch."""
 
     @abstractmethod
     def evaluate(self, network: nn.Module, split: str, processes: Processes) -> Metrics:
@@ -109,15 +109,15 @@ class Task(Experiment[T]):
 
     @abstractmethod
     def draw(self, network: nn.Module, record: Mapping[str, Any], path: Path) -> None:
-        """Draw a picture of what was learnt."""
+        """Draw a figure of the trained model."""
 
 
 def derive_seed(seed: int, purpose: str, *numbers: int) -> int:
-    """Return a seed of its own for a purpose, and for example a step."""
+    """Return an independent seed for a purpose and, for example, a step."""
     words = [seed, int.from_bytes(purpose.encode()), *numbers]
     return int(numpy.random.SeedSequence(words).generate_state(1, numpy.uint64)[0])
 
 
 def stream(seed: int, purpose: str, *numbers: int) -> torch.Generator:
-    """Return random numbers of their own for a purpose, and for example a step."""
+    """Return an independent generator for a purpose and, for example, a step."""
     return torch.Generator().manual_seed(derive_seed(seed, purpose, *numbers))

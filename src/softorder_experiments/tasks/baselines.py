@@ -1,4 +1,4 @@
-"""What the paper compares its nearest neighbours with (Table 3)."""
+"""The baselines of the paper's nearest neighbours (Table 3)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from softorder_experiments.config import require
-from softorder_experiments.errors import choose
+from softorder_experiments.errors import look_up
 from softorder_experiments.models import (
     AutoEncoder,
     ConvolutionalAutoEncoder,
@@ -28,7 +28,7 @@ from softorder_experiments.tasks.images import (
     NeighborsConfig,
     for_data,
 )
-from softorder_experiments.tasks.neighbors import classes_right, neighbors_right
+from softorder_experiments.tasks.neighbors import class_accuracy, neighbor_accuracy
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class PCAConfig(NeighborsConfig):
     """The configuration of `pca`.
 
     Args:
-        components: How many principal components are kept.
+        components: The number of principal components.
     """
 
     components: int = 50
 
     def __post_init__(self) -> None:
-        """Check the values that stand on their own."""
+        """Check the values that can be checked without data."""
         super().__post_init__()
         require(self, "components", self.components >= 1, "at least 1")
 
@@ -56,7 +56,7 @@ C = TypeVar("C", bound=NeighborsConfig)
 
 
 class _FixedFeatures(Measurement[C]):
-    """Nearest neighbours of features that nobody trained."""
+    """Nearest neighbours of features without training."""
 
     selection = "accuracy"
 
@@ -70,7 +70,7 @@ class _FixedFeatures(Measurement[C]):
 
     def evaluate(self, split: str, processes: Processes) -> Metrics:
         """Return the accuracy of nearest neighbours among the training images."""
-        return neighbors_right(self.images, self.features, split, self.config.k, processes)
+        return neighbor_accuracy(self.images, self.features, split, self.config.k, processes)
 
 
 class Pixels(_FixedFeatures[PixelsConfig]):
@@ -136,10 +136,10 @@ class AutoEncoderConfig(ImageTrainingConfig, NeighborsConfig):
     architecture: str = "dense"
 
     def __post_init__(self) -> None:
-        """Check the values that stand on their own."""
+        """Check the values that can be checked without data."""
         super().__post_init__()
-        choose("architecture", self.architecture, ARCHITECTURES)
-        # Of a probability and a pixel from 0 to 1 there is a cross-entropy.
+        look_up("architecture", self.architecture, ARCHITECTURES)
+        # The cross-entropy needs pixels from 0 to 1.
         require(self, "standardize", not self.standardize, "false")
 
 
@@ -150,7 +150,7 @@ def _autoencoder(given: Mapping[str, Any]) -> AutoEncoderConfig:
 
 
 class AutoEncoderTask(ImageTask[AutoEncoderConfig]):
-    """Nearest neighbours of the codes from which images can be drawn again."""
+    """Nearest neighbours of the codes of an auto-encoder."""
 
     name = "autoencoder"
     about = "baseline of Table 3: nearest neighbours of an auto-encoder's codes"
@@ -183,7 +183,7 @@ class AutoEncoderTask(ImageTask[AutoEncoderConfig]):
     def evaluate(self, network: nn.Module, split: str, processes: Processes) -> Metrics:
         """Return the accuracy of nearest neighbours of the codes."""
         encoder = network.get_submodule("encoder")
-        return neighbors_right(self.images, encoder, split, self.config.k, processes)
+        return neighbor_accuracy(self.images, encoder, split, self.config.k, processes)
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def _classifier(given: Mapping[str, Any]) -> ClassifierConfig:
 
 
 class Classifier(ImageTask[ClassifierConfig]):
-    """The network of `knn` with a linear layer on top, and no neighbours."""
+    """The network of `knn` with a linear layer on top, without neighbours."""
 
     name = "classifier"
     about = "baseline of Table 3: the same network, trained to classify without neighbours"
@@ -214,7 +214,7 @@ class Classifier(ImageTask[ClassifierConfig]):
     }
 
     def images_to_evaluate(self, split: str) -> int:
-        """Return how many images there are."""
+        """Return the number of images."""
         return len(self.images.queries(split)[0])
 
     def network(self) -> nn.Module:
@@ -228,7 +228,7 @@ class Classifier(ImageTask[ClassifierConfig]):
         return self.config.new_optimizer(network)
 
     def loss(self, network: nn.Module, step: int, processes: Processes) -> Tensor:
-        """Return the cross-entropy of the right classes."""
+        """Return the cross-entropy of the true classes."""
         config = self.config
         images, labels = self.images.minibatch(config, step, "images", config.batch)
         share = processes.share(config.batch)
@@ -236,8 +236,8 @@ class Classifier(ImageTask[ClassifierConfig]):
         return nn.functional.cross_entropy(logits, labels[share].to(processes.device))
 
     def evaluate(self, network: nn.Module, split: str, processes: Processes) -> Metrics:
-        """Return the accuracy of the likeliest class."""
-        return classes_right(self.images, network, split, processes)
+        """Return the accuracy of the most likely class."""
+        return class_accuracy(self.images, network, split, processes)
 
 
 BASELINES = (Pixels, PCA, AutoEncoderTask, Classifier)

@@ -1,4 +1,4 @@
-"""What the rows of Table 3 share: images, and how embeddings of them are trained."""
+"""The base of the rows of Table 3: images, and the training of embeddings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from softorder_experiments import data
 from softorder_experiments.config import Settings, Training, require
-from softorder_experiments.errors import choose
+from softorder_experiments.errors import look_up
 from softorder_experiments.models import EMBEDDINGS
 from softorder_experiments.tasks.base import Task, stream
 
@@ -24,9 +24,9 @@ class ImagesConfig(Settings):
     """The configuration of an experiment on single images.
 
     Args:
-        standardize: Give pixels mean 0 and deviation 1, by channel.
-        validation_queries: Images to validate on; none for all.
-        test_queries: Images to test on; none for all.
+        standardize: Scale pixels to mean 0 and deviation 1, by channel.
+        validation_queries: The number of images to validate on; none for all.
+        test_queries: The number of images to test on; none for all.
     """
 
     standardize: bool = False
@@ -34,7 +34,7 @@ class ImagesConfig(Settings):
     test_queries: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the values that stand on their own."""
+        """Check the values that can be checked without data."""
         super().__post_init__()
         for name in ("validation_queries", "test_queries"):
             count = getattr(self, name)
@@ -43,12 +43,12 @@ class ImagesConfig(Settings):
 
 @dataclass(frozen=True)
 class NeighborsConfig(ImagesConfig):
-    """The configuration of what classifies by nearest neighbours.
+    """The configuration of a classifier by nearest neighbours.
 
     Args:
-        k: How many neighbours vote.
-        validation_candidates: Training images that may be neighbours in a validation; none for all.
-        test_candidates: The same in the test.
+        k: The number of neighbours that vote.
+        validation_candidates: Training images to search in a validation; none for all.
+        test_candidates: The same for the test.
     """
 
     k: int = 3
@@ -56,7 +56,7 @@ class NeighborsConfig(ImagesConfig):
     test_candidates: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the values that stand on their own."""
+        """Check the values that can be checked without data."""
         super().__post_init__()
         require(self, "k", self.k >= 1, "at least 1")
         for name in ("validation_candidates", "test_candidates"):
@@ -71,12 +71,12 @@ class NeighborsConfig(ImagesConfig):
 
 @dataclass(frozen=True)
 class ImageTrainingConfig(Training, ImagesConfig):
-    """The configuration of what trains on images.
+    """The configuration of a task that trains on images.
 
     Args:
-        steps: Minibatches of an epoch; none for as many as use up the training images.
-        crop: Move images by up to so many pixels when training.
-        flip: Mirror images at random when training.
+        steps: Minibatches per epoch; none for one pass over the training images.
+        crop: In training, move images by up to this many pixels.
+        flip: In training, mirror images at random.
     """
 
     batch: int = 100
@@ -85,7 +85,7 @@ class ImageTrainingConfig(Training, ImagesConfig):
     flip: bool = False
 
     def __post_init__(self) -> None:
-        """Check the values that stand on their own."""
+        """Check the values that can be checked without data."""
         super().__post_init__()
         require(self, "steps", self.steps is None or self.steps >= 1, "at least 1, or none")
         require(self, "crop", 0 <= self.crop <= 8, "from 0 to 8")
@@ -93,14 +93,14 @@ class ImageTrainingConfig(Training, ImagesConfig):
 
 @dataclass(frozen=True)
 class EmbeddingConfig(ImageTrainingConfig):
-    """The configuration of what trains one of the paper's embeddings.
+    """The configuration of a task that trains one of the paper's embeddings.
 
     Args:
         embedding: `convolutional` or `resnet18`.
-        units: Its dimensions.
-        padded: Convolutions of `convolutional` keep the size of images, as small ones need.
-        momentum: Of the stochastic gradient descent.
-        weight_decay: Of the same.
+        units: The number of dimensions of the embedding.
+        padded: Pad the convolutions of `convolutional`, as small images need.
+        momentum: The momentum of stochastic gradient descent.
+        weight_decay: Its weight decay.
     """
 
     embedding: str = "convolutional"
@@ -110,15 +110,15 @@ class EmbeddingConfig(ImageTrainingConfig):
     weight_decay: float = 5e-4
 
     def __post_init__(self) -> None:
-        """Check the values that stand on their own."""
+        """Check the values that can be checked without data."""
         super().__post_init__()
         require(self, "units", self.units >= 1, "at least 1")
         require(self, "momentum", 0 <= self.momentum < 1, "from 0 to less than 1")
         require(self, "weight_decay", 0 <= self.weight_decay < float("inf"), "at least 0")
-        choose("embedding", self.embedding, EMBEDDINGS)
+        look_up("embedding", self.embedding, EMBEDDINGS)
 
     def new_embedding(self, image_shape: tuple[int, int, int]) -> nn.Module:
-        """Return a new network, its weights as torch draws them."""
+        """Return a new network with torch's initial weights."""
         return EMBEDDINGS[self.embedding](image_shape, self.units, self.padded)
 
     def new_optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
@@ -135,7 +135,7 @@ E = TypeVar("E", bound=EmbeddingConfig)
 
 
 def for_data(config: E, name: str) -> E:
-    """Return the paper's embedding and images for a data set."""
+    """Return the configuration with the paper's embedding and images for a data set."""
     photographs: dict[str, Any] = {"embedding": "resnet18", "units": 512, "standardize": True}
     settings: dict[str, dict[str, Any]] = {
         "fashion-mnist": photographs,
@@ -160,27 +160,27 @@ class Images:
             self.check_count("k")
 
     def queries(self, split: str) -> tuple[Tensor, Tensor]:
-        """Return which images of a split are evaluated, and their labels."""
+        """Return the indices of the images to evaluate in a split, and their labels."""
         return self._some(split, f"{split}_queries")
 
     def candidates(self, split: str) -> tuple[Tensor, Tensor]:
-        """Return which training images are candidates when a split is evaluated, and labels."""
+        """Return the indices of the training images to search for a split, and their labels."""
         return self._some("train", f"{split}_candidates")
 
     def count(self, split: str) -> int:
-        """Return how many queries and candidates there are."""
+        """Return the number of queries and candidates."""
         return sum(len(some(split)[0]) for some in (self.queries, self.candidates))
 
     def of(self, split: str, index: Tensor) -> Tensor:
-        """Return images of a split, as a network takes them."""
+        """Return images of a split as float tensors."""
         return self._floats(self._pools[split].images[index])
 
     def batches(self, batch: int) -> int:
-        """Return how many minibatches use up the training images."""
+        """Return the number of minibatches in one pass over the training images."""
         return len(self._pools["train"]) // batch
 
     def check_count(self, setting: str) -> None:
-        """See that a setting asks for no more training images than there are."""
+        """Check that a setting asks for no more training images than there are."""
         count = len(self._pools["train"])
         wanted = getattr(self._config, setting)
         require(self._config, setting, wanted <= count, f"at most the {count} training images")
@@ -190,7 +190,7 @@ class Images:
     ) -> tuple[Tensor, Tensor]:
         """Return training images, moved and mirrored as configured, and their labels.
 
-        Each epoch goes through all of them, in an order of its own for each purpose.
+        Each epoch visits all images, in a new order for each purpose.
         """
         pool = self._pools["train"]
         epoch, number = divmod(step, self.batches(size))
@@ -233,7 +233,7 @@ C = TypeVar("C", bound=ImageTrainingConfig)
 
 
 class ImageTask(Task[C]):
-    """A task on minibatches of images, whose model is chosen by its accuracy."""
+    """A task on minibatches of images; validation accuracy chooses the model."""
 
     selection = "accuracy"
 
@@ -244,7 +244,7 @@ class ImageTask(Task[C]):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return how many minibatches use up the training images, unless another number is set."""
+        """Return the configured number, or that of one pass over the training images."""
         return self.config.steps or self.images.batches(self.config.batch)
 
     @property
@@ -253,11 +253,11 @@ class ImageTask(Task[C]):
         return self.config.batch
 
     def images_to_evaluate(self, split: str) -> int:
-        """Return how many queries and candidates there are."""
+        """Return the number of queries and candidates."""
         return self.images.count(split)
 
     def draw(self, network: nn.Module, record: Mapping[str, Any], path: Path) -> None:
         """Draw the learning curve."""
-        from softorder_experiments.pictures import draw_accuracy
+        from softorder_experiments.figures import draw_accuracy
 
         draw_accuracy(record, path)

@@ -1,4 +1,4 @@
-"""Nearest neighbours, learnt through their soft order (the paper's Table 3)."""
+"""Classify images by nearest neighbours of embeddings, trained through kNN (Table 3)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import softorder as so
 from softorder_experiments.config import require
-from softorder_experiments.errors import choose
+from softorder_experiments.errors import look_up
 from softorder_experiments.relaxations import Noisy, RelaxedTraining, temperature
 from softorder_experiments.tasks.base import Metrics, Processes
 from softorder_experiments.tasks.images import (
@@ -21,31 +21,31 @@ from softorder_experiments.tasks.images import (
     NeighborsConfig,
     for_data,
 )
-from softorder_experiments.tasks.neighbors import neighbors_right
+from softorder_experiments.tasks.neighbors import neighbor_accuracy
 
 LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "probability": torch.neg,
-    # An embedding may be so far from its class that nothing is left of the probability.
+    # For an embedding far from its class, the probability underflows.
     "cross-entropy": lambda p: -p.clamp(min=1e-12).log(),
 }
-# Over the k nearest: the paper prints their mean, the authors' code has their sum.
+# Over the k nearest neighbours: the paper prints the mean, the authors' code uses the sum.
 REDUCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "mean": lambda mean, k: mean,
     "sum": lambda mean, k: mean * k,
 }
 
-# Of optimal transport: the best of 0.003, 0.01, 0.03 and 0.1 after 60 steps on the embedded digits.
+# For optimal transport: the best of 0.003, 0.01, 0.03 and 0.1 after 60 steps on the digits.
 EPSILON = 0.01
 
 
 @dataclass(frozen=True)
 class KNNConfig(EmbeddingConfig, NeighborsConfig, RelaxedTraining):
-    """The configuration of `knn`; a batch is one of queries.
+    """The configuration of `knn`; `batch` counts the queries.
 
     Args:
-        candidates: Training images among which a minibatch's queries find neighbours.
-        loss: `probability` of the right class, negative, or its `cross-entropy`.
-        reduction: Over the k nearest, `mean` as the paper prints it, `sum` as in the authors' code.
+        candidates: Training images per minibatch, among which the queries find neighbours.
+        loss: Minus the `probability` of the true class, or its `cross-entropy`.
+        reduction: Over the k nearest: `mean` as the paper prints it, `sum` as in the authors' code.
         tau: The temperature, in units of squared distance.
     """
 
@@ -55,11 +55,11 @@ class KNNConfig(EmbeddingConfig, NeighborsConfig, RelaxedTraining):
     tau: float = 16.0
 
     def __post_init__(self) -> None:
-        """Check the values that stand on their own."""
+        """Check the values that can be checked without data."""
         super().__post_init__()
         require(self, "k", self.k <= self.candidates, f"at most the {self.candidates} candidates")
-        choose("loss", self.loss, LOSSES)
-        choose("reduction", self.reduction, REDUCTIONS)
+        look_up("loss", self.loss, LOSSES)
+        look_up("reduction", self.reduction, REDUCTIONS)
 
     @property
     def label(self) -> str:
@@ -68,7 +68,7 @@ class KNNConfig(EmbeddingConfig, NeighborsConfig, RelaxedTraining):
 
 
 def paper(given: Mapping[str, Any]) -> KNNConfig:
-    """Return the paper's setting; of k, tau and lr it prints a grid, and these are of it."""
+    """Return the paper's setting; k, tau and lr are one point of the printed grid."""
     config = KNNConfig(
         preset="paper", epochs=200, lr=1e-3, k=9, tau=temperature(given, 16.0, EPSILON)
     )
@@ -76,7 +76,7 @@ def paper(given: Mapping[str, Any]) -> KNNConfig:
 
 
 def short(given: Mapping[str, Any]) -> KNNConfig:
-    """Return ours: as far as 20 epochs go, of images that move by a few pixels."""
+    """Return our own setting, tuned for 20 epochs of images moved by a few pixels."""
     config = paper(given)
     return dataclasses.replace(
         config,
@@ -91,7 +91,7 @@ def short(given: Mapping[str, Any]) -> KNNConfig:
 
 
 def embedded(given: Mapping[str, Any]) -> KNNConfig:
-    """Return a setting for the embedded digits, a minute on a laptop."""
+    """Return a setting for the data set digits; it takes a minute on a laptop."""
     return dataclasses.replace(
         short({**given, "data": "digits"}),
         preset="embedded",
@@ -110,7 +110,7 @@ class KNN(ImageTask[KNNConfig]):
     """Embed images so that the nearest neighbours of an image are of its class."""
 
     name = "knn"
-    about = "classify images by the nearest neighbours of learnt embeddings (Table 3)"
+    about = "classify images by the nearest neighbours of trained embeddings (Table 3)"
     config_type = KNNConfig
     presets = PRESETS
 
@@ -122,7 +122,7 @@ class KNN(ImageTask[KNNConfig]):
 
     @property
     def images_per_step(self) -> int:
-        """Return how many queries and candidates a minibatch has."""
+        """Return the number of queries and candidates in a minibatch."""
         return self.config.batch + self.config.candidates
 
     def network(self) -> nn.Module:
@@ -134,15 +134,15 @@ class KNN(ImageTask[KNNConfig]):
         return self.config.new_optimizer(network)
 
     def loss(self, network: nn.Module, step: int, processes: Processes) -> Tensor:
-        """Return the loss of the probabilities of the right classes, mean over queries.
+        """Return the loss of the true classes' probabilities, mean over queries.
 
-        Every process takes all candidates, and a share of the queries.
+        Every process takes all candidates, and its share of the queries.
         """
         config, device, size = self.config, processes.device, self.config.candidates
         queries, truth = self.images.minibatch(config, step, "queries", config.batch)
         candidates, labels = self.images.minibatch(config, step, "candidates", size)
         share = processes.share(config.batch)
-        # At once: parallel training wants one pass through the network for each step.
+        # In one batch: parallel training needs one pass through the network per step.
         points = network(torch.cat([queries[share], candidates]).to(device))
         truth, labels = truth[share].to(device), labels.to(device)
         return self.loss_of(points[:-size], points[-size:], truth, labels).mean()
@@ -162,4 +162,4 @@ class KNN(ImageTask[KNNConfig]):
 
     def evaluate(self, network: nn.Module, split: str, processes: Processes) -> Metrics:
         """Return the accuracy of hard nearest neighbours among the training images."""
-        return neighbors_right(self.images, network, split, self.config.k, processes)
+        return neighbor_accuracy(self.images, network, split, self.config.k, processes)

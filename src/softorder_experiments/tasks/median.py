@@ -1,4 +1,4 @@
-"""The median of handwritten numbers, learnt from its value alone (the paper's Table 2)."""
+"""Predict the median of handwritten numbers, trained on its value alone (Table 2)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from torch import Tensor, nn
 import softorder as so
 from softorder_experiments.config import require
 from softorder_experiments.models import MedianNetwork
-from softorder_experiments.printed import printed
+from softorder_experiments.paper_numbers import paper_numbers
 from softorder_experiments.relaxations import temperature
 from softorder_experiments.tasks.base import Metrics, Processes
 from softorder_experiments.tasks.numbers import NumbersConfig, NumbersTask
 
-# Of optimal transport: the best of 0.001, 0.01 and 0.1 after 500 steps on the embedded
-# digits.
+# For optimal transport: the best of 0.001, 0.01 and 0.1 after 500 steps on the digits.
 EPSILON = 0.1
 
 
 def printed_temperatures(relaxation: str, stochastic: bool) -> dict[int, float]:
-    """Return tau by n as the paper prints it; of a relaxation that it has not, SoftSort's."""
-    table = printed()["temperatures"]
+    """Return the paper's tau by n; for a relaxation that is not in the paper, SoftSort's."""
+    table = paper_numbers()["temperatures"]
     by_method = {(row["relaxation"], row["stochastic"]): row["tau"] for row in table["rows"]}
     taus = by_method.get((relaxation, stochastic)) or by_method["softsort", stochastic]
     return {n: float(tau) for n, tau in zip(table["n"], taus, strict=True)}
@@ -38,16 +37,16 @@ class MedianConfig(NumbersConfig):
     """The configuration of `median`.
 
     Args:
-        of_soft_image: Take the value of the softly chosen image, as the paper prints it; the
-            authors' code, and our default, softly chooses among the values of the images.
-        unit: Of what the networks say, scores and values; new networks say about 1.
+        of_soft_image: Predict the value of the softly chosen image, as the paper prints it. The
+            authors' code, and our default, softly chooses among the predicted values.
+        unit: The factor on the networks' outputs, which start near 1.
     """
 
     of_soft_image: bool = False
     unit: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the values that stand on their own."""
+        """Check the values that can be checked without data."""
         super().__post_init__()
         require(self, "unit", 0 < self.unit < float("inf"), "positive")
         require(self, "n", self.n % 2 == 1, "odd, to have a middle", "--n")
@@ -57,21 +56,21 @@ def paper(given: Mapping[str, Any]) -> MedianConfig:
     """Return the paper's setting, whose temperature depends on method and n."""
     n = given.get("n", 5)
     by_n = printed_temperatures(given.get("relaxation", "softsort"), given.get("stochastic", False))
-    # For another n, the temperature of the next that is printed.
+    # For other n, use the temperature of the next larger n in the paper.
     tau = by_n[min((size for size in by_n if size >= n), default=max(by_n))]
     tau = temperature(given, tau, EPSILON)
     return MedianConfig(preset="paper", data="mnist", n=n, tau=tau, batch=5, lr=0.001)
 
 
 def short(given: Mapping[str, Any]) -> MedianConfig:
-    """Return ours: as far as 10 epochs go."""
+    """Return our own setting, tuned for 10 epochs."""
     return dataclasses.replace(
         paper(given),
         preset="short",
         epochs=10,
         batch=20,
         lr=0.005,
-        # Scores must be able to move: on a scale of their own, and against a tenth of the range.
+        # Outputs in hundreds, and tau a tenth of the range: otherwise the scores hardly move.
         unit=100.0,
         tau=temperature(given, 1000.0, EPSILON),
         averaging=0.998,
@@ -82,7 +81,7 @@ def short(given: Mapping[str, Any]) -> MedianConfig:
 
 
 def embedded(given: Mapping[str, Any]) -> MedianConfig:
-    """Return a setting for the embedded digits, a few minutes on a laptop."""
+    """Return a setting for the data set digits; it takes a few minutes on a laptop."""
     return dataclasses.replace(
         short(given),
         preset="embedded",
@@ -102,25 +101,25 @@ PRESETS = {"paper": paper, "short": short, "embedded": embedded}
 
 
 class Median(NumbersTask[MedianConfig]):
-    """Say the median of images of numbers, having been told nothing but the medians of others."""
+    """Predict the median of images of numbers, trained only on medians of other images."""
 
     name = "median"
-    about = "say the median of handwritten numbers, learnt from its value alone (Table 2)"
+    about = "predict the median of handwritten numbers, trained on its value alone (Table 2)"
     config_type = MedianConfig
     presets = PRESETS
     selection = "mean_squared_error"
 
     @classmethod
     def score(cls, validation: Metrics) -> float:
-        """Return the negative error: the smallest is the best."""
+        """Return the negative error, because the smallest error is the best."""
         return -super().score(validation)
 
     def new_network(self, image_shape: tuple[int, int, int]) -> MedianNetwork:
-        """Return two of the paper's networks."""
+        """Return a pair of the paper's networks."""
         return MedianNetwork(image_shape, self.config.unit)
 
     def digit_networks(self, network: nn.Module) -> list[nn.Module]:
-        """Return the two."""
+        """Return the two networks."""
         return list(network.children())
 
     def loss(self, network: nn.Module, step: int, processes: Processes) -> Tensor:
@@ -135,7 +134,7 @@ class Median(NumbersTask[MedianConfig]):
         return self.squared_error(self.weights(scores), values, truth).mean()
 
     def weights(self, scores: Tensor) -> Tensor:
-        """Return how much each number is the median, for each sample: (samples, ..., n)."""
+        """Return the weight of each number as the median, per sample: (samples, ..., n)."""
         middle = self.config.n // 2
         if not self.config.stochastic:
             return self.relaxation(scores).rows(middle)[None]
@@ -143,16 +142,16 @@ class Median(NumbersTask[MedianConfig]):
         return noisy.rows(middle)
 
     def squared_error(self, weights: Tensor, values: Tensor, truth: Tensor) -> Tensor:
-        """Return the error of each sample and sequence, as the authors' code has it.
+        """Return the error of each sample and sequence, as in the authors' code.
 
-        Deterministic: of the expected value. Stochastic: the expected error of the values.
+        Deterministic: the error of the expected value. Stochastic: the expected error.
         """
         if not self.config.stochastic:
             return ((weights * values).sum(-1) - truth).square()
         return (weights * (values - truth[..., None]).square()).sum(-1)
 
     def evaluate(self, network: nn.Module, split: str, processes: Processes) -> Metrics:
-        """Return the errors of the value of the number whose score is the median."""
+        """Return the errors of the predicted value of the number with the median score."""
         batches = self.batches(split)
         per_process = -(-batches // processes.count)
         found = torch.full((per_process, self.config.batch, 3), _NOTHING, device=processes.device)
@@ -163,7 +162,7 @@ class Median(NumbersTask[MedianConfig]):
 
     def draw(self, network: nn.Module, record: Mapping[str, Any], path: Path) -> None:
         """Draw predicted against true medians, and the learning curve."""
-        from softorder_experiments.pictures import draw_medians
+        from softorder_experiments.figures import draw_medians
 
         alone = Processes(0, 1, next(network.parameters()).device, lambda tensor: tensor)
         batches = range(min(self.batches("test"), -(-_DRAWN // self.config.batch)))
@@ -172,7 +171,7 @@ class Median(NumbersTask[MedianConfig]):
         draw_medians(truth, predicted, record, path)
 
     def _predict(self, network: nn.Module, split: str, batch: int, processes: Processes) -> Tensor:
-        """Return the true median, the predicted one, and the number that was chosen: (batch, 3)."""
+        """Return the true median, the predicted one, and the chosen number: (batch, 3)."""
         images, numbers = self.sequences(split, batch, processes)
         scores, values = network(images)
         chosen = scores.median(dim=-1, keepdim=True).indices
@@ -181,14 +180,14 @@ class Median(NumbersTask[MedianConfig]):
         return torch.cat([column.float() for column in columns], -1)
 
 
-_DRAWN = 200  # points of a picture
+_DRAWN = 200  # points in a figure
 _NOTHING = -1.0  # no number is negative
 
 
 def regression_metrics(truth: Tensor, predicted: Tensor, chosen: Tensor) -> Metrics:
-    """Return how well values are predicted; `chosen` are the true values of the chosen numbers.
+    """Return the errors of predicted values; `chosen` are the true values of the chosen numbers.
 
-    The authors' table has Spearman's rho in the column that is headed R^2.
+    The authors' table shows Spearman's rho in the column headed R^2.
     """
     error = (predicted - truth).square()
     constant = bool((predicted == predicted[0]).all() or (truth == truth[0]).all())

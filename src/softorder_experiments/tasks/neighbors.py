@@ -1,4 +1,4 @@
-"""Hard nearest neighbours, and the accuracy of what they say."""
+"""Hard nearest neighbours, and the accuracy of their votes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _EMBEDDED_AT_ONCE = 500
 _DISTANCES_AT_ONCE = 2**24  # 128 MB
 
 
-def neighbors_right(
+def neighbor_accuracy(
     images: Images, features: Features, split: str, k: int, processes: Processes
 ) -> Metrics:
-    """Return the share of the queries that their k nearest candidates classify rightly."""
+    """Return the share of queries that their k nearest candidates classify correctly."""
     index, labels = images.candidates(split)
-    # Each process makes the features of a part of the candidates, and all get the whole.
+    # Each process computes the features of some candidates; all processes gather all of them.
     size = -(-len(index) // processes.count)
     part = torch.arange(processes.rank * size, (processes.rank + 1) * size) % len(index)
     part = _features(images, features, "train", index[part], processes.device)
@@ -33,8 +33,8 @@ def neighbors_right(
     return {**accuracy, "candidates": len(labels)}
 
 
-def classes_right(images: Images, logits: Features, split: str, processes: Processes) -> Metrics:
-    """Return the share of the queries whose likeliest class is the right one."""
+def class_accuracy(images: Images, logits: Features, split: str, processes: Processes) -> Metrics:
+    """Return the share of queries whose most likely class is correct."""
     return _accuracy(images, lambda x: logits(x).argmax(-1).cpu(), split, processes)
 
 
@@ -50,7 +50,7 @@ def _accuracy(images: Images, classify: Features, split: str, processes: Process
 def _features(
     images: Images, features: Features, split: str, index: Tensor, device: torch.device
 ) -> Tensor:
-    """Return what becomes of images, some at a time."""
+    """Return the features of images, computed in batches."""
     parts = index.split(_EMBEDDED_AT_ONCE)
     return torch.cat([features(images.of(split, part).to(device)) for part in parts])
 
@@ -58,12 +58,12 @@ def _features(
 def nearest(queries: Tensor, candidates: Tensor, k: int) -> Tensor:
     """Return the indices of the k nearest candidates, nearest first: (queries, k).
 
-    Exact, up to the rounding of float64, and in bounded memory.
+    Exact up to float64 rounding, in bounded memory.
 
     Args:
         queries: (q, d).
         candidates: (m, d).
-        k: How many, at most m.
+        k: The number of neighbours, at most m.
     """
     candidates = _exact(candidates)
     norms = candidates.square().sum(-1)
@@ -76,18 +76,18 @@ def nearest(queries: Tensor, candidates: Tensor, k: int) -> Tensor:
 
 
 def _exact(points: Tensor) -> Tensor:
-    """Return points in float64, on the CPU where the device, Apple's, has none."""
+    """Return points in float64, on the CPU if the device (Apple's) has no float64."""
     return (points.cpu() if points.device.type == "mps" else points).double()
 
 
 def vote(labels: Tensor, classes: int) -> Tensor:
-    """Return the class that most of the neighbours are of; of several, that of the nearest.
+    """Return the class of most neighbours; among tied classes, that of the nearest neighbour.
 
     Args:
-        labels: (queries, k) of the neighbours, nearest first.
-        classes: How many there are.
+        labels: (queries, k), the classes of the neighbours, nearest first.
+        classes: The number of classes.
     """
-    # A vote counts 1 and a little more; the little of one is more than that of all behind it.
-    little = 0.5 ** torch.arange(1, labels.shape[-1] + 1, device=labels.device, dtype=torch.float64)
+    # Each vote counts 1 plus a bonus that exceeds the sum of the bonuses of all farther ones.
+    bonus = 0.5 ** torch.arange(1, labels.shape[-1] + 1, device=labels.device, dtype=torch.float64)
     of_class = torch.nn.functional.one_hot(labels, classes).to(torch.float64)
-    return ((1 + little)[:, None] * of_class).sum(-2).argmax(-1)
+    return ((1 + bonus)[:, None] * of_class).sum(-2).argmax(-1)

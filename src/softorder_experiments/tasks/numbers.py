@@ -1,4 +1,4 @@
-"""What `sort` and `median` share: sequences of large handwritten numbers, and their networks."""
+"""The base of `sort` and `median`: sequences of large handwritten numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from softorder_experiments import data
 from softorder_experiments.config import require
-from softorder_experiments.errors import choose
+from softorder_experiments.errors import look_up
 from softorder_experiments.models import INITIALIZATIONS, centre
 from softorder_experiments.relaxations import RelaxedTraining
 from softorder_experiments.tasks.base import Processes, Task, stream
@@ -22,14 +22,14 @@ class NumbersConfig(RelaxedTraining):
     """The configuration of a task on sequences of numbers.
 
     Args:
-        initialization: How weights are drawn: `truncated-normal` or `he-normal`.
-        n: Numbers of a sequence.
-        digits: Digits of a number (l in the paper).
-        shift: Move each digit by up to so many pixels when training.
-        centred: Hold the mean of each inner unit's weights at 0.
-        hidden_rate: The learning rate of the hidden layer, in shares of the others'.
-        validation_batches: Minibatches of a validation; none for as many as the paper has.
-        test_batches: Minibatches of the test; none for as many as the paper has.
+        initialization: The distribution of the initial weights: `truncated-normal` or `he-normal`.
+        n: The number of images in a sequence.
+        digits: The number of digits in an image (l in the paper).
+        shift: In training, move each digit by up to this many pixels.
+        centred: Keep the mean of each inner unit's weights at 0.
+        hidden_rate: The learning rate of the hidden layer, relative to the other layers.
+        validation_batches: Minibatches per validation; none for the paper's number.
+        test_batches: Minibatches of the test; none for the paper's number.
     """
 
     initialization: str = "truncated-normal"
@@ -43,7 +43,7 @@ class NumbersConfig(RelaxedTraining):
     test_batches: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the values that stand on their own."""
+        """Check the values that can be checked without data."""
         super().__post_init__()
         require(self, "n", 2 <= self.n <= 1000, "from 2 to 1000")
         require(self, "digits", 1 <= self.digits <= 18, "from 1 to 18")
@@ -68,7 +68,7 @@ class NumbersTask(Task[C]):
     def __init__(self, config: C) -> None:
         super().__init__(config)
         self.relaxation = config.new_relaxation()
-        self._initialize = choose("initialization", config.initialization, INITIALIZATIONS)
+        self._initialize = look_up("initialization", config.initialization, INITIALIZATIONS)
         pools = data.load(config.data)
         self._sizes = {split: len(pool) for split, pool in pools.items()}
         self.numbers = {
@@ -78,28 +78,28 @@ class NumbersTask(Task[C]):
 
     @abstractmethod
     def new_network(self, image_shape: tuple[int, int, int]) -> nn.Module:
-        """Return a network for images of a shape, its weights as torch draws them."""
+        """Return a network for images of a shape, with torch's initial weights."""
 
     @abstractmethod
     def digit_networks(self, network: nn.Module) -> list[nn.Module]:
-        """Return the `DigitNetwork`s that a network is made of."""
+        """Return the `DigitNetwork`s inside a network."""
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return how often a batch uses up as many digits as the training images are."""
+        """Return how many batches hold as many digits as there are training images."""
         return self.batches("train")
 
     @property
     def images_per_step(self) -> int:
-        """Return how many numbers a minibatch has."""
+        """Return the number of images in a minibatch."""
         return self.config.batch * self.config.n
 
     def images_to_evaluate(self, split: str) -> int:
-        """Return how many numbers the minibatches have."""
+        """Return the number of images in all minibatches."""
         return self.batches(split) * self.images_per_step
 
     def network(self) -> nn.Module:
-        """Return a network with weights as the configuration says."""
+        """Return a network with the configured initial weights."""
         network = self.new_network(self.numbers["train"].image_shape)
         self._initialize(network)
         if self.config.centred:

@@ -1,4 +1,4 @@
-"""Sorting handwritten numbers, learnt from their order alone (the paper's Table 1)."""
+"""Sort images of handwritten numbers, trained on their order alone (the paper's Table 1)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from softorder_experiments.relaxations import temperature
 from softorder_experiments.tasks.base import Metrics, Processes, stream
 from softorder_experiments.tasks.numbers import NumbersConfig, NumbersTask
 
-# Of optimal transport: the best of 0.003, 0.01, 0.03 and 0.1 after 800 steps on the embedded
-# digits.
+# For optimal transport: the best of 0.003, 0.01, 0.03 and 0.1 after 800 steps on the digits.
 EPSILON = 0.01
 
 
@@ -35,7 +34,7 @@ def paper(given: Mapping[str, Any]) -> SortConfig:
 
 
 def short(given: Mapping[str, Any]) -> SortConfig:
-    """Return ours: as far as 10 epochs go."""
+    """Return our own setting, tuned for 10 epochs."""
     return dataclasses.replace(
         paper(given),
         preset="short",
@@ -53,7 +52,7 @@ def short(given: Mapping[str, Any]) -> SortConfig:
 
 
 def embedded(given: Mapping[str, Any]) -> SortConfig:
-    """Return a setting for the embedded digits, a few minutes on a laptop."""
+    """Return a setting for the data set digits; it takes a few minutes on a laptop."""
     return dataclasses.replace(
         short(given),
         preset="embedded",
@@ -75,10 +74,10 @@ PRESETS = {"paper": paper, "short": short, "embedded": embedded}
 
 
 class Sort(NumbersTask[SortConfig]):
-    """Sort images of numbers, having seen nothing but the right order of other images."""
+    """Sort images of numbers, trained only on the correct order of other images."""
 
     name = "sort"
-    about = "sort handwritten numbers, learnt from their order alone (Table 1)"
+    about = "sort images of handwritten numbers, trained on their order alone (Table 1)"
     config_type = SortConfig
     presets = PRESETS
     selection = "permutations_right"
@@ -99,7 +98,7 @@ class Sort(NumbersTask[SortConfig]):
         return self.cross_entropy(network(images), truth).mean()
 
     def cross_entropy(self, scores: Tensor, truth: Tensor) -> Tensor:
-        """Return the loss of each sequence; those of samples are added, as the paper prints it."""
+        """Return the loss of each sequence, summed over noise samples as the paper prints it."""
         n, samples = self.config.n, self.config.samples
         if not self.config.stochastic:
             return -self.relaxation(scores).log_prob(truth) / n
@@ -107,11 +106,11 @@ class Sort(NumbersTask[SortConfig]):
         return -noisy.log_prob(truth.expand(samples, *truth.shape)).sum(0) / n
 
     def evaluate(self, network: nn.Module, split: str, processes: Processes) -> Metrics:
-        """Return the shares of permutations and of elements that a hard sort gets right."""
+        """Return the shares of sequences and of items that a hard sort places correctly."""
         counts = torch.zeros(3, dtype=torch.int64, device=processes.device)
         for batch in range(processes.rank, self.batches(split), processes.count):
             images, values = self.sequences(split, batch, processes)
-            right = elements_right(network(images), values)
+            right = correct_elements(network(images), values)
             counts += torch.stack([counts.new_tensor(len(right)), right.all(-1).sum(), right.sum()])
         sequences, permutations, elements = processes.gather(counts[None]).sum(0).tolist()
         return {
@@ -122,7 +121,7 @@ class Sort(NumbersTask[SortConfig]):
 
     def draw(self, network: nn.Module, record: Mapping[str, Any], path: Path) -> None:
         """Draw a test sequence, its soft permutation and the learning curve."""
-        from softorder_experiments.pictures import draw_sorting
+        from softorder_experiments.figures import draw_sorting
 
         generator = stream(self.config.seed, "picture")
         images, values = self.numbers["test"].draw((self.config.n,), generator)
@@ -132,10 +131,10 @@ class Sort(NumbersTask[SortConfig]):
         draw_sorting(images[:, 0], values, matrix, record, path)
 
 
-def elements_right(scores: Tensor, values: Tensor) -> Tensor:
-    """Tell for each position whether a hard sort puts the right value there, in decreasing order.
+def correct_elements(scores: Tensor, values: Tensor) -> Tensor:
+    """Tell for each position whether a hard sort by the scores, descending, places the right value.
 
-    Equal values are right in either order.
+    Equal values may come in either order.
     """
     found = values.gather(-1, scores.argsort(dim=-1, descending=True, stable=True))
     return found == values.sort(dim=-1, descending=True).values

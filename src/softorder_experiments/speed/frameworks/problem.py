@@ -1,4 +1,4 @@
-"""The learning problem, whatever the framework: what a file of this folder is given and makes."""
+"""The learning problem and the learner, which every file of this folder implements."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ RATE, MOMENTUM = 10.0, 0.5
 
 @dataclass(frozen=True)
 class Problem:
-    """What is learnt.
+    """The learning problem.
 
-    The loss is -(sum of all log-likelihoods) / terms, of scores that are scaled to [0, 1] row by
-    row; the scaling is constant, no gradient goes through it.
+    The loss is -(sum of all log-likelihoods) / terms, where each row of scores is scaled to [0, 1].
+    The scaling counts as constant: no gradient flows through it.
 
     Attributes:
         log_likelihood: scores (batch, n) and the order 0, 1, ..., n - 1 -> (batch,).
-        terms: What the sum is divided by.
-        decay: Times the scores, a part of the gradient.
+        terms: The divisor of the sum.
+        decay: The weight decay: decay * scores is added to the gradient.
     """
 
     log_likelihood: Callable[[Any, Any], Any]
@@ -29,16 +29,16 @@ class Problem:
     decay: float
 
     def update(self, scores: Any, velocity: Any, gradient: Any) -> tuple[Any, Any]:
-        """Return scores and velocity after a step as torch.optim.SGD makes it."""
+        """Return scores and velocity after a step of torch.optim.SGD."""
         velocity = MOMENTUM * velocity + (gradient + self.decay * scores)
         return scores - RATE * velocity, velocity
 
 
 class Learner(Protocol):
-    """The scores, and the step that moves them."""
+    """The scores, and the step that trains them."""
 
     def step(self) -> None:
-        """Make one step, which is an epoch; come back when it is done."""
+        """Make one step, which is an epoch, and wait until it is done."""
         ...
 
     def scores(self) -> numpy.ndarray:

@@ -45,6 +45,6 @@ class Learner:
 
 
 def _synchronize(device: str) -> Callable[[], None]:
-    """Return what waits for a device to be done with its work."""
+    """Return a function that waits until a device has finished its work."""
     waits = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}
     return waits.get(device, lambda: None)

@@ -1,4 +1,4 @@
-"""A terminal that shows texts as they are: markup is not obeyed, control characters are visible."""
+"""A terminal console that prints text literally: no markup, control characters escaped."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from rich.text import Text
 
 
 class PlainConsole(Console):
-    """Rich's console for texts that come from files, folders and users."""
+    """Rich's console for text from files, folders and users."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return what is shown for a string, in a table too."""
-        return super().render_str(visible(text), **options)
+        """Escape a string before it is shown, also in tables."""
+        return super().render_str(escape_control_characters(text), **options)
 
 
-def visible(text: str) -> str:
-    """Return a text in which what would command the terminal is written as Python writes it."""
+def escape_control_characters(text: str) -> str:
+    """Return the text with control characters written as Python escapes."""
     return "".join(
         char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text
     )

@@ -1,4 +1,4 @@
-"""Tables of a sweep for the terminal: its plan, and what came out."""
+"""Tables of a sweep for the terminal: the plan and the results."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
+from softorder_experiments.metric_labels import metric_label
 from softorder_experiments.runs import finished_runs
 from softorder_experiments.sweeps.estimate import estimate
 from softorder_experiments.sweeps.plan import Cell
@@ -32,22 +33,24 @@ def show_dry_run(console: Console, sweep: Sweep, workers: Workers) -> None:
 def show_plan(
     console: Console, sweep: Sweep, seconds: Sequence[float | None], workers: int
 ) -> None:
-    """Show the runs of each cell, and how long those that are left would take.
+    """Show the runs of each cell, and the estimated time of the remaining ones.
 
     Args:
-        console: Where to show it.
-        sweep: The plan.
-        seconds: Of one run of each cell; None where nothing is trained.
-        workers: How many runs at once.
+        console: The console to print to.
+        sweep: The sweep.
+        seconds: The time of one run of each cell; None if nothing is trained.
+        workers: The number of runs at a time.
     """
-    numbers = [Column(name, justify="right") for name in ("runs", "finished", "a run", "left")]
+    numbers = [
+        Column(name, justify="right") for name in ("runs", "finished", "time per run", "time left")
+    ]
     words = [Column(name, overflow="fold") for name in ("cell", "settings", "seeds")]
     table = Table(
         *words, *numbers, title=f"{sweep.name}, the plan", box=box.SIMPLE, padding=(0, 1, 0, 0)
     )
-    done = finished_runs(Path(sweep.place.out))
+    done = finished_runs(Path(sweep.execution.out))
     work, longest = 0.0, 0.0
-    for cell, chosen, of_run in zip(sweep.cells, sweep.choose(), seconds, strict=True):
+    for cell, chosen, of_run in zip(sweep.cells, sweep.selected_configs(), seconds, strict=True):
         total = sweep.count_of(cell)
         finished = sum(run.name in done for run in sweep.runs_of(cell, chosen))
         left = (of_run or 0.0) * (total - finished)
@@ -59,22 +62,22 @@ def show_plan(
             f"0-{sweep.seeds - 1}" if cell.has_seeds and sweep.seeds > 1 else "0",
             str(total),
             str(finished),
-            "not trained" if of_run is None else duration(of_run),
+            "no training" if of_run is None else duration(of_run),
             duration(left),
         )
     console.print(table)
     time = duration(max(work / workers, longest))
     console.print(
-        f"{sweep.count()} runs. Left are {duration(work)} of work: about {time} "
-        f"with {workers} at once, as measured here on a few steps of each cell.",
+        f"{sweep.count()} runs. {duration(work)} of work left: about {time} with {workers} runs "
+        "at a time, estimated from a few steps of each cell on this machine.",
         highlight=False,
     )
 
 
 def list_runs(console: Console, sweep: Sweep) -> None:
-    """Name every run that can be named before anything is chosen."""
-    done = finished_runs(Path(sweep.place.out))
-    for cell, chosen in zip(sweep.cells, sweep.choose(), strict=True):
+    """List the names of all runs that are known before the grid search."""
+    done = finished_runs(Path(sweep.execution.out))
+    for cell, chosen in zip(sweep.cells, sweep.selected_configs(), strict=True):
         for run in sweep.runs_of(cell, chosen):
             state = "finished" if run.name in done else "-"
             console.print(f"{run.name}  {state}", highlight=False, soft_wrap=True)
@@ -91,10 +94,10 @@ def _searched(sweep: Sweep, cell: Cell) -> str:
 
 
 def show_summary(console: Console, sweep: Sweep, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Show mean and deviation over seeds for each cell, and what failed."""
+    """Show mean and deviation over seeds for each cell, and the failed runs."""
     for task in dict.fromkeys(row["task"] for row in rows):
         metrics = _metrics(task, rows)
-        columns = [Column(name.replace("_", " "), justify="right") for name in metrics]
+        columns = [Column(metric_label(name), justify="right") for name in metrics]
         table = Table("cell", "chosen", "seeds", *columns, title=f"{task}, on test")
         for row in rows:
             if row["task"] == task:
@@ -109,7 +112,7 @@ def show_summary(console: Console, sweep: Sweep, rows: Sequence[Mapping[str, Any
 
 
 def _metrics(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the metrics to show: that which chooses, and the others that are not counts."""
+    """Return the metrics to show: the selection metric, then the others that are not counts."""
     found = [row["runs"][0]["test"] for row in rows if row["task"] == task and row["runs"]]
     first = next((metrics for metrics in found if metrics), {})
     others = [name for name, value in first.items() if isinstance(value, float)]
@@ -118,7 +121,7 @@ def _metrics(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _chosen(row: Mapping[str, Any]) -> str:
     if not row["runs"]:
-        return "nothing finished"
+        return "no run finished"
     return ", ".join(f"{name} {value:g}" for name, value in row["runs"][0]["settings"].items())
 
 

@@ -1,4 +1,4 @@
-"""Checks what was read from a file: has it the form that the program relies on?"""
+"""Checks that content read from a file has the structure that the program relies on."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 _LONGEST = 60
-_GREATEST = 1e100  # what means and ratios of numbers can take without an overflow
+_GREATEST = 1e100  # means and ratios of such numbers do not overflow
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a single value must be.
+    """The kind of a single value.
 
     Attributes:
-        words: In words, after "must be".
-        holds: Whether a value is of this kind.
+        words: The kind in words, as they follow "must be".
+        holds: Tells whether a value is of this kind.
     """
 
     words: str
@@ -25,26 +25,26 @@ class Kind:
 
 @dataclass(frozen=True)
 class ListOf:
-    """A list whose entries all have one form."""
+    """A list whose entries all have the same schema."""
 
-    entry: Form
+    entry: Schema
 
 
 @dataclass(frozen=True)
 class MapOf:
-    """An object with names of its own, whose values all have one form.
+    """An object with any names, whose values all have the same schema.
 
     Attributes:
-        value: That form.
-        needed: Names that it must have.
+        value: The schema of the values.
+        needed: Names that must be present.
     """
 
-    value: Form
+    value: Schema
     needed: tuple[str, ...] = ()
 
 
-# A mapping has the form of each name that an object must have; it may have others.
-Form = Kind | ListOf | MapOf | Mapping[str, Any]
+# A mapping gives the schema of each name that an object must have; the object may have more.
+Schema = Kind | ListOf | MapOf | Mapping[str, Any]
 
 
 def _is_number(value: Any) -> bool:
@@ -61,7 +61,7 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and _is_number(value)
 
 
-# Text is shown on terminals and in pages, where control characters do harm.
+# Text is shown on terminals and pages, where control characters do harm.
 TEXT = Kind("text without control characters", _is_text)
 NUMBER = Kind("a finite number", _is_number)
 POSITIVE = Kind("a positive number", lambda value: _is_number(value) and value > 0)
@@ -72,39 +72,39 @@ OPTIONAL_NUMBER = Kind(f"{NUMBER.words}, or null", lambda value: value is None o
 OPTIONAL_WHOLE = Kind(f"{WHOLE.words}, or null", lambda value: value is None or _is_whole(value))
 
 
-def find_problem(form: Form, content: Any, name: str = "") -> str | None:
-    """Say what in the content is not as the form has it; None if all of it is.
+def find_problem(schema: Schema, content: Any, name: str = "") -> str | None:
+    """Return a sentence about the first value that does not match the schema, or None.
 
     Args:
-        form: What it must be.
-        content: What was read.
-        name: Of the content, in the sentence.
+        schema: The schema.
+        content: The content that was read.
+        name: The name of the content in the sentence.
     """
-    if isinstance(form, Kind):
-        return None if form.holds(content) else _sentence(name, form.words, content)
-    if isinstance(form, ListOf):
+    if isinstance(schema, Kind):
+        return None if schema.holds(content) else _sentence(name, schema.words, content)
+    if isinstance(schema, ListOf):
         if not isinstance(content, list):
             return _sentence(name, "a list", content)
-        parts = ((form.entry, entry, f"{name}[{i}]") for i, entry in enumerate(content))
+        parts = ((schema.entry, entry, f"{name}[{i}]") for i, entry in enumerate(content))
         return _first_problem(parts)
     if not isinstance(content, dict):
         return _sentence(name, "an object with names", content)
-    needed = form.needed if isinstance(form, MapOf) else form
+    needed = schema.needed if isinstance(schema, MapOf) else schema
     missing = next((key for key in needed if key not in content), None)
     if missing is not None:
         return f"{_join(name, missing)} is missing"
-    if isinstance(form, MapOf):
+    if isinstance(schema, MapOf):
         strange = next((key for key in content if not _is_text(key)), None)
         if strange is not None:
             return _sentence(f"a name in {name}", TEXT.words, strange)
         return _first_problem(
-            (form.value, value, _join(name, key)) for key, value in content.items()
+            (schema.value, value, _join(name, key)) for key, value in content.items()
         )
-    return _first_problem((part, content[key], _join(name, key)) for key, part in form.items())
+    return _first_problem((part, content[key], _join(name, key)) for key, part in schema.items())
 
 
 def _first_problem(parts: Any) -> str | None:
-    found = (find_problem(form, content, name) for form, content, name in parts)
+    found = (find_problem(schema, content, name) for schema, content, name in parts)
     return next((problem for problem in found if problem), None)
 
 
@@ -117,9 +117,9 @@ def _sentence(name: str, words: str, content: Any) -> str:
 
 
 def shorten(content: Any) -> str:
-    """Return a value as Python writes it, which has no control characters, cut to fit a line."""
+    """Return the repr of a value, which has no control characters, cut to fit a line."""
     try:
         text = repr(content)
     except (ValueError, RecursionError):  # more digits than Python writes, or nested too deeply
-        text = "something enormous"
+        text = "a value too large to show"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

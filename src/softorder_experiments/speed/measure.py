@@ -6,15 +6,14 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import Progress
 
 from softorder_experiments import machine
-from softorder_experiments.isolation import Answer, Limits, ask
-from softorder_experiments.record_forms import SCHEMA_VERSION, SPEED
+from softorder_experiments.measuring import Answer, Limits, is_disturbed, run_and_watch
+from softorder_experiments.record_schema import SCHEMA_VERSION, SPEED
 from softorder_experiments.runs import (
     Record,
     append_record,
@@ -25,21 +24,21 @@ from softorder_experiments.runs import (
 from softorder_experiments.speed.frameworks import is_installed
 from softorder_experiments.speed.methods import METHODS
 from softorder_experiments.speed.plan import SpeedConfig
-from softorder_experiments.speed.show import describe, is_disturbed
+from softorder_experiments.speed.tables import describe
 
 TASK = SPEED
 _ATTEMPTS = 3
 
 
 def find_devices(wanted: str) -> tuple[str, ...]:
-    """Return the devices to measure on: the CPU and any other found, or the one that is wanted."""
+    """Return the devices to measure on: the one that was asked for, or all that are available."""
     if wanted != "auto":
         return (wanted,)
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    return ("cpu", *(device for device, found in there.items() if found))
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    return ("cpu", *(device for device, found in available.items() if found))
 
 
-def carry_out(
+def measure_points(
     points: Sequence[SpeedConfig],
     out: Path,
     limits: Limits,
@@ -47,10 +46,10 @@ def carry_out(
     *,
     again: bool = False,
 ) -> list[Record]:
-    """Measure what was not measured before; return the record of every point.
+    """Measure the points that have no final record yet; return the record of every point.
 
-    What ran out of time or memory is tried again if it may take more than it could then, what had
-    no framework when there is one, and what was measured on a busy machine always.
+    A point is also measured again if it ran out of time or memory and the limits are now wider, if
+    its framework was missing and is now installed, or if the machine was busy.
     """
     warn_of_bad_lines(out, console)
     done = {} if again else finished_runs(out)
@@ -78,8 +77,8 @@ def _is_final(record: Record, point: SpeedConfig, limits: Limits) -> bool:
     if record["outcome"] == _not_installed(framework):
         return not is_installed(framework)
     before = record["limits"]
-    less = before["seconds"] < limits.time_limit or before["bytes"] < 0.9 * limits.memory_limit
-    return record["outcome"] == "ok" or not less
+    wider = before["seconds"] < limits.time_limit or before["bytes"] < 0.9 * limits.memory_limit
+    return record["outcome"] == "ok" or not wider
 
 
 def _measure_undisturbed(point: SpeedConfig, name: str, limits: Limits, console: Console) -> Record:
@@ -91,9 +90,9 @@ def _measure_undisturbed(point: SpeedConfig, name: str, limits: Limits, console:
             break
         left = _ATTEMPTS - len(records)
         console.print(
-            f"warning: other processes took {records[-1]['other_work']:.0%} of the processors "
+            f"warning: other processes used {records[-1]['other_work']:.0%} of the processors "
             f"while {point.method}, n = {point.n:,} was measured; "
-            + ("measuring it again" if left else "its time is not to be trusted"),
+            + ("measuring it again" if left else "its time is unreliable"),
             highlight=False,
             soft_wrap=True,
         )
@@ -104,14 +103,13 @@ def _measure_undisturbed(point: SpeedConfig, name: str, limits: Limits, console:
 def _measure(point: SpeedConfig, name: str, limits: Limits) -> Record:
     framework = METHODS[point.method].framework
     origin = machine.describe((*machine.PACKAGES, framework))
-    others, began = machine.OtherWork(), time.monotonic()
-    config = dataclasses.asdict(point)
-    answer = _ask(config, framework, dataclasses.replace(limits, threads=point.threads))
+    began = time.monotonic()
+    answer = _train_in_child(point, framework, dataclasses.replace(limits, threads=point.threads))
     return {
         "schema": SCHEMA_VERSION,
         "run": name,
         "task": TASK,
-        "config": config,
+        "config": dataclasses.asdict(point),
         "seed": point.seed,
         "outcome": answer["outcome"],
         "metrics": answer.get("metrics", {}),
@@ -120,15 +118,16 @@ def _measure(point: SpeedConfig, name: str, limits: Limits) -> Record:
         "limits": {"seconds": limits.time_limit, "bytes": limits.memory_limit},
         "device": point.device,
         "threads": point.threads,
-        "other_work": others.share(),
+        "other_work": answer.get("other_work"),
         **origin,
     }
 
 
-def _ask(config: dict[str, Any], framework: str, limits: Limits) -> Answer:
+def _train_in_child(point: SpeedConfig, framework: str, limits: Limits) -> Answer:
     if not is_installed(framework):
         return {"outcome": _not_installed(framework)}
-    return ask("softorder_experiments.speed.child", "train", {"config": config}, limits)
+    arguments = {"config": dataclasses.asdict(point)}
+    return run_and_watch("softorder_experiments.speed.child", "train", arguments, limits)
 
 
 def _not_installed(framework: str) -> str:

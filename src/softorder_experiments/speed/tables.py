@@ -8,25 +8,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
-from softorder_experiments.isolation import TOO_SLOW
-from softorder_experiments.printed import printed
-from softorder_experiments.record_forms import SPEED
+from softorder_experiments.measuring import DISTURBANCE, format_seconds, is_disturbed
+from softorder_experiments.paper_numbers import paper_numbers
+from softorder_experiments.record_schema import SPEED
 from softorder_experiments.runs import Record
 from softorder_experiments.speed.methods import METHODS
 
-# The share of the processors that other processes may take. Threads that wait for each other, while
-# others run in their place, take up to hundreds of times as long.
-DISTURBANCE = 0.1
-
-
-def is_disturbed(record: Record) -> bool:
-    """Tell whether other processes took so much of the processors that a time is too long."""
-    was_timed = record["outcome"] in ("ok", TOO_SLOW)
-    return was_timed and (record.get("other_work") or 0.0) > DISTURBANCE
-
 
 def show_speed(console: Console, records: Sequence[Record]) -> None:
-    """Show time, memory and correlation by method and n, then the ratios of the paper."""
+    """Show time, memory and correlation by method and n, then the ratios beside the paper's."""
     for device in dict.fromkeys(record["device"] for record in records):
         here = [record for record in records if record["device"] == device]
         usual = [record for record in here if is_usual(record)]
@@ -43,23 +33,23 @@ def show_speed(console: Console, records: Sequence[Record]) -> None:
     by_run = {record["run"]: record for record in records}
     if count := sum(map(is_disturbed, by_run.values())):
         console.print(
-            f"* {count} measured while other processes took more than {DISTURBANCE:.0%} of the "
-            "processors. The same command on an idle machine measures them again.",
+            f"* {count} measured while other processes used more than {DISTURBANCE:.0%} of the "
+            "processors. Run the same command on an idle machine to measure them again.",
             highlight=False,
         )
 
 
 def is_usual(record: Record) -> bool:
-    """Tell whether a point has the printed loss, and began in no order."""
+    """Tell whether a point has the printed loss and random initial scores."""
     config = record["config"]
     return config["order"] == "random" and config["objective"] == "printed"
 
 
 def find_unknown_method(record: Record) -> str | None:
-    """Say that a record is of a method that this version does not have; None if it has it."""
+    """Return a problem if this version does not have the method of a record, or None."""
     if record["task"] != SPEED or record["config"]["method"] in METHODS:
         return None
-    return f"config.method must be one of this version; got {record['config']['method']!r}"
+    return f"config.method must be a method of this version; got {record['config']['method']!r}"
 
 
 def newest(records: Sequence[Record]) -> dict[tuple[str, int], Record]:
@@ -77,14 +67,6 @@ def describe(record: Record) -> str:
         return f"{title:72} {time_of(record)}"
     rho = record["metrics"]["spearman"]
     return f"{title:72} {time_of(record):>9} {_memory(record):>10}  Spearman {rho:.5f}"
-
-
-def seconds(value: float) -> str:
-    """Say a short time."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value / 1e-6:.3g} µs"
 
 
 def _table(title: str, records: Sequence[Record], cell: Callable[[Record], str]) -> Table:
@@ -110,9 +92,9 @@ def _cell(record: Record | None, cell: Callable[[Record], str]) -> str:
 
 
 def time_of(record: Record) -> str:
-    """Say the time of an epoch, or why there is none; marked if other processes disturbed it."""
+    """Return the time of an epoch or why there is none, with * if other processes disturbed it."""
     is_ok = record["outcome"] == "ok"
-    text = seconds(record["metrics"]["seconds_per_epoch"]) if is_ok else record["outcome"]
+    text = format_seconds(record["metrics"]["seconds_per_epoch"]) if is_ok else record["outcome"]
     return text + " *" * is_disturbed(record)
 
 
@@ -132,14 +114,14 @@ _QUANTITIES = {
 
 
 def _show_ratios(console: Console, found: dict[tuple[str, int], Record]) -> None:
-    """Say how many times SoftSort's dense time others take, beside what the paper says."""
-    for name, ratio in printed()["speed"]["ratios"].items():
-        other = printed()["speed"]["reference"]
+    """Print the ratios to the time of the dense SoftSort, beside the paper's ratios."""
+    for name, ratio in paper_numbers()["speed"]["ratios"].items():
+        other = paper_numbers()["speed"]["reference"]
         ratios = [f"{ours:.2g} (n = {n:,})" for n, ours in ratios_of(found, name, other)]
         if ratios:
             console.print(
                 f"{METHODS[name].about}, over SoftSort |.|² as printed: {', '.join(ratios)}; "
-                f"the paper, on its CPU: {ratio:g}",
+                f"in the paper, on its CPU: {ratio:g}",
                 highlight=False,
             )
 
@@ -147,7 +129,7 @@ def _show_ratios(console: Console, found: dict[tuple[str, int], Record]) -> None
 def ratios_of(
     found: dict[tuple[str, int], Record], name: str, other: str
 ) -> list[tuple[int, float]]:
-    """Return n and the time of a method over that of another, where both can be trusted."""
+    """Return n and the time of a method over that of another, where neither was disturbed."""
     times = {
         key: record["metrics"]["seconds_per_epoch"]
         for key, record in found.items()

@@ -1,10 +1,10 @@
-"""The form of a record: what tables, pages and sweeps rely on, by task."""
+"""The schema of records, by task: the fields that tables, pages and sweeps rely on."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from softorder_experiments.forms import (
+from softorder_experiments.schema import (
     NUMBER,
     OPTIONAL_NUMBER,
     OPTIONAL_TEXT,
@@ -13,15 +13,15 @@ from softorder_experiments.forms import (
     TEXT,
     TRUTH,
     WHOLE,
-    Form,
     ListOf,
     MapOf,
+    Schema,
     find_problem,
 )
 
 SCHEMA_VERSION = 1
 
-_EVERY: dict[str, Form] = {
+_EVERY: dict[str, Schema] = {
     "run": TEXT,
     "task": TEXT,
     "seed": WHOLE,
@@ -34,18 +34,18 @@ _EVERY: dict[str, Form] = {
     "dirty": TRUTH,
     "date": TEXT,
 }
-_CONFIG: dict[str, Form] = {"preset": TEXT, "data": TEXT, "seed": WHOLE}
-_TRAINED: dict[str, Form] = {"best_epoch": WHOLE, "images_per_second": NUMBER}
-_METHOD: dict[str, Form] = {"relaxation": TEXT, "stochastic": TRUTH}
-# Of each task: the settings, and the metrics, that its table in the report shows.
-_OF_TASK: dict[str, tuple[dict[str, Form], tuple[str, ...]]] = {
+_CONFIG: dict[str, Schema] = {"preset": TEXT, "data": TEXT, "seed": WHOLE}
+_TRAINED: dict[str, Schema] = {"best_epoch": WHOLE, "images_per_second": NUMBER}
+_METHOD: dict[str, Schema] = {"relaxation": TEXT, "stochastic": TRUTH}
+# For each task, the settings and the metrics that its table in the report shows.
+_OF_TASK: dict[str, tuple[dict[str, Schema], tuple[str, ...]]] = {
     "sort": ({"n": WHOLE, **_METHOD}, ("permutations_right",)),
     "median": ({"n": WHOLE, **_METHOD}, ("mean_squared_error", "spearman")),
     "knn": (_METHOD, ("accuracy",)),
     **dict.fromkeys(("pixels", "pca", "autoencoder", "classifier"), ({}, ("accuracy",))),
 }
 SPEED = "speed"
-_SPEED: dict[str, Form] = {
+_SPEED: dict[str, Schema] = {
     **_EVERY,
     "config": {
         "method": TEXT,
@@ -59,24 +59,24 @@ _SPEED: dict[str, Form] = {
     "curve": ListOf({"epoch": WHOLE, "loss": NUMBER, "spearman": NUMBER}),
     "limits": {"seconds": NUMBER, "bytes": NUMBER},
 }
-_TIMED: dict[str, Form] = {
+_TIMED: dict[str, Schema] = {
     "metrics": {"seconds_per_epoch": POSITIVE, "spearman": NUMBER, "memory": {"bytes": NUMBER}}
 }
 
 
-def find_problem_of_record(content: Any) -> str | None:
-    """Say why a line is not a record that this version can read; None if it is."""
+def find_record_problem(content: Any) -> str | None:
+    """Return why this version cannot read a line as a record, or None if it can."""
     heading = find_problem({"schema": WHOLE, "task": TEXT}, content)
     if heading:
         return heading
     if content["schema"] != SCHEMA_VERSION:
-        return f"schema must be {SCHEMA_VERSION}; got {content['schema']}, of another version"
+        return f"schema must be {SCHEMA_VERSION}; got {content['schema']}, from another version"
     if content["task"] == SPEED:
         timed = _TIMED if content.get("outcome") == "ok" else {}
         return (
             find_problem(_SPEED, content)
             or find_problem(timed, content)
-            # Where the system tells: not on every machine.
+            # Not every system reports it.
             or find_problem(OPTIONAL_NUMBER, content.get("other_work"), "other_work")
         )
     return find_problem(_form_of_task(content["task"]), content) or (
@@ -84,7 +84,7 @@ def find_problem_of_record(content: Any) -> str | None:
     )
 
 
-def _form_of_task(task: str) -> Form:
+def _form_of_task(task: str) -> Schema:
     settings, needed = _OF_TASK.get(task, ({}, ()))
     metrics = MapOf(NUMBER, needed)
     return {

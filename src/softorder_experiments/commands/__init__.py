@@ -1,0 +1,1 @@
+"""The commands of `softorder`, a file for each group."""
