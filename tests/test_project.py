@@ -75,7 +75,7 @@ def test_what_the_results_show_is_what_is_committed():
 
 def test_what_a_user_runs_does_not_enter_the_committed_pages(tmp_path, monkeypatch):
     """`make run` and then `make test` in one clone."""
-    from softorder_experiments.config import Place
+    from softorder_experiments.config import Execution
     from softorder_experiments.runs import Run, append_record
 
     monkeypatch.syspath_prepend(ROOT)
@@ -85,10 +85,10 @@ def test_what_a_user_runs_does_not_enter_the_committed_pages(tmp_path, monkeypat
     before = results_pages.committed(tmp_path)
     assert len(before.records) > 50
     theirs = next(record for record in before.records if record["task"] == "sort")
-    append_record(Run(tmp_path / Place.out, theirs["run"]).records, theirs)
+    append_record(Run(tmp_path / Execution.out, theirs["run"]).records, theirs)
     after = results_pages.committed(tmp_path)
     assert (after.records, after.benchmark.lines) == (before.records, before.benchmark.lines)
-    assert f"/{Place.out}/" in (ROOT / ".gitignore").read_text().splitlines()
+    assert f"/{Execution.out}/" in (ROOT / ".gitignore").read_text().splitlines()
 
 
 def test_ci_runs_the_two_commands_of_the_readme_in_their_order():

@@ -123,9 +123,6 @@ class Execution:
         require(self, "checkpoint_seconds", seconds >= 0, "at least 0", "--checkpoint-seconds")
 
 
-Place = Execution  # the old name, which tests/test_project.py still uses
-
-
 def require(config: Any, name: str, holds: bool, expected: str, option: str = "") -> None:
     """Raise an error about one field unless the condition holds."""
     if not holds:

@@ -54,7 +54,7 @@ LAPLACE = Exponentials(1.0, 708.0, 1e-300, ((1.0, 0.0, 1.0, 0.0),))
 # replaced by its best rational approximation on the negative axis (poles z_m, residues c_m, found
 # by the Caratheodory-Fejer method), the integral is a sum over the poles: decays 2 sqrt(z_m). These
 # starting values were then fitted to exp(-u^2) and its derivative (tools/fit_gaussian.py).
-# Greatest error 2.6e-14, of the derivative 8e-13 (tests/test_kernels.py).
+# Greatest error 2.6e-14, of the derivative 8e-13 (tests/kernels/test_scan.py).
 GAUSSIAN = Exponentials(
     2.0,
     6.5,

@@ -120,7 +120,7 @@ class _Pool:
         of_logs: Whether ranks enter the regression as logarithms.
     """
 
-    call_on_cpu: Callable[[Any], Any]
+    pools: Callable[[Any], Any]
     reduce: Callable[[SortedScores, Array, Array], Array]
     of_logs: bool
 
