@@ -166,7 +166,7 @@ def test_matchings(tolerance):
 
 def test_what_is_computed_again_has_the_same_gradients(monkeypatch):
     monkeypatch.setattr(pairwise, "TILE", 100)
-    monkeypatch.setattr(doubly_stochastic, "_KEPT_ENTRIES", 0)
+    monkeypatch.setattr(doubly_stochastic, "_STORED_ENTRIES", 0)
     for how in (so.SoftRank(), so.ApproximateRank(), so.OptimalTransportSort(iterations=3)):
         check(lambda x, how=how: so.rank(x, how), SCORES)
     monkeypatch.setattr(pairwise, "TILE", 300)
