@@ -389,14 +389,13 @@ double differentiate_channels(const Kernel& kernel, const double* gate, const do
     return moment_up + moment_down;
 }
 
-template <class Kernel, int Features>
+template <class Kernel, int F>
 auto derivative_of(bool with_moment, bool keeps_rows) {
-    if (with_moment) {
-        return keeps_rows ? differentiate_channels<Kernel, Features, true, true>
-                          : differentiate_channels<Kernel, Features, true, false>;
-    }
-    return keeps_rows ? differentiate_channels<Kernel, Features, false, true>
-                      : differentiate_channels<Kernel, Features, false, false>;
+    using Function = decltype(&differentiate_channels<Kernel, F, true, true>);
+    constexpr Function all[2][2] = {
+        {differentiate_channels<Kernel, F, false, false>, differentiate_channels<Kernel, F, false, true>},
+        {differentiate_channels<Kernel, F, true, false>, differentiate_channels<Kernel, F, true, true>}};
+    return all[with_moment][keeps_rows];
 }
 
 // In the real kernel, the states of one feature (a sort) or two (ranks) stay in registers.

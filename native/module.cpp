@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 
 #include <optional>
+#include <tuple>
 
 #include "call.hpp"
 #include "isotonic.hpp"
@@ -54,44 +55,28 @@ void bind_sort(nb::module_& m) {
           nb::arg("sorted").noconvert(), nb::arg("threads"));
 }
 
-// A call that holds the arrays it is made of, from forward to backward.
+// A call and the arrays it is made of, which it keeps alive from forward to backward.
 template <class Float>
-class HeldCall {
-  public:
-    HeldCall(int product, int formula, bool own_scores, bool flip, int threads,
-             Array<const double> table, Array<const Float> sorted, Array<const int64_t> order,
-             Maybe<const int64_t> counts, Array<const double> scale, Maybe<const Float> values,
-             Maybe<const int64_t> items, Maybe<double> saved)
-        : sorted_(sorted), order_(order), counts_(counts), scale_(scale), values_(values),
-          items_(items), saved_(saved),
-          call_(check<Float>({product, formula, own_scores, flip, threads, view(sorted),
-                              view(order), view(counts), view(scale), view(table), view(values),
-                              view(items), view(saved)})) {}
+struct HeldCall {
+    Call<Float> call;
+    std::tuple<Array<const Float>, Array<const int64_t>, Maybe<const int64_t>, Array<const double>,
+               Maybe<const Float>, Maybe<const int64_t>, Maybe<double>>
+        arrays;
 
     void forward(Array<Float> out) const {
-        require(static_cast<int64_t>(out.size()) == call_.out_size(), "out has another size");
+        require(static_cast<int64_t>(out.size()) == call.out_size(), "out has another size");
         const nb::gil_scoped_release release;
-        softorder::forward(call_, out.data());
+        softorder::forward(call, out.data());
     }
 
     void backward(Array<const Float> g, Maybe<Float> to_scores, Maybe<Float> to_values,
                   Maybe<double> to_scale) const {
-        require(static_cast<int64_t>(g.size()) == call_.out_size(), "g has another size");
+        require(static_cast<int64_t>(g.size()) == call.out_size(), "g has another size");
         const Gradients<Float> to =
-            check_gradients(call_, view(to_scores), view(to_values), view(to_scale));
+            check_gradients(call, view(to_scores), view(to_values), view(to_scale));
         const nb::gil_scoped_release release;
-        softorder::backward(call_, g.data(), to);
+        softorder::backward(call, g.data(), to);
     }
-
-  private:
-    Array<const Float> sorted_;
-    Array<const int64_t> order_;
-    Maybe<const int64_t> counts_;
-    Array<const double> scale_;
-    Maybe<const Float> values_;
-    Maybe<const int64_t> items_;
-    Maybe<double> saved_;
-    Call<Float> call_;
 };
 
 template <class Float>
@@ -106,8 +91,10 @@ void bind_call(nb::module_& m, const char* name) {
              Array<const double> table, Array<const Float> sorted, Array<const int64_t> order,
              Maybe<const int64_t> counts, Array<const double> scale, Maybe<const Float> values,
              Maybe<const int64_t> items, Maybe<double> saved) {
-              return new Held(product, formula, own_scores, flip, threads, table, sorted, order,
-                              counts, scale, values, items, saved);
+              return new Held{check<Float>({product, formula, own_scores, flip, threads, view(sorted),
+                                            view(order), view(counts), view(scale), view(table),
+                                            view(values), view(items), view(saved)}),
+                              {sorted, order, counts, scale, values, items, saved}};
           },
           nb::rv_policy::take_ownership, nb::arg("product"), nb::arg("formula"),
           nb::arg("own_scores"), nb::arg("flip"), nb::arg("threads"), nb::arg("table"),

@@ -8,28 +8,21 @@ from typing import Any
 from softorder._array import Array, take_along
 from softorder._kernels.dense import Dense, extended_product
 from softorder._kernels.metrics import bounded_power
-from softorder._kernels.operator import ScoresOperator, flip_positions
+from softorder._kernels.operator import flip_positions
 from softorder._kernels.profiles import Exponentials
 from softorder._kernels.recurrence import Recurrence
 from softorder._kernels.scores import FINITE, MASKED, SortedScores
 from softorder._kernels.spec import KernelSpec
 
 
-class Portable(ScoresOperator):
-    """P whose weights are sums of exponentials, by recurrences."""
+class Portable(Dense):
+    """P whose weights are sums of exponentials, by recurrences; single rows are dense."""
 
     def __init__(self, spec: KernelSpec, scores: SortedScores) -> None:
         """Hold what the products are made of; nothing is computed yet."""
-        super().__init__(scores)
+        super().__init__(spec.formula.rows(scores, spec.tau), scores)
         self.exponentials = _exponentials(spec)
         self.scale = spec.formula.scale(spec.tau, scores.wiring.xp)
-        self.dense = Dense(spec.formula.rows(scores, spec.tau), scores)
-
-    def log_rows(self, rows: Array | None = None) -> Array:
-        return self.dense.log_rows(rows)
-
-    def rows(self, rows: Array | None = None) -> Array:
-        return self.dense.rows(rows)
 
     def apply(self, v: Array, rows: Array | None = None) -> Array:
         v = self._in_common_dtype(v)
@@ -72,7 +65,9 @@ class Portable(ScoresOperator):
         log_p = xp.where(block == scores.position_block, -cost - log_z, -math.inf)
         return xp.sum(xp.where(scores.position_block == MASKED, 0.0, log_p), axis=-1)
 
-    def entropy(self) -> Array:
+    def entropy(self, rows: Array | None = None) -> Array:
+        if rows is not None:
+            return super().entropy(rows)
         xp, sums = self.wiring.xp, self._recurrence()
         z = sums.normalizers()
         # -log P_ij = u_ij^p + log Z_i, averaged over the row.

@@ -13,7 +13,6 @@ import numpy
 
 from softorder._array import Array, arange_like, broadcast_shapes, cast, device_of, take_along
 from softorder._kernels.dense import Dense
-from softorder._kernels.operator import ScoresOperator
 from softorder._kernels.scores import MASKED, ScoresWindow, SortedScores, pick
 from softorder._kernels.spec import RowSoftmax
 
@@ -23,25 +22,18 @@ TILE = 1 << 20
 WASTE = 1 << 16
 
 
-class Tiled(ScoresOperator):
-    """Rows that are softmaxes, never there all at once."""
+class Tiled(Dense):
+    """Rows that are softmaxes, never there all at once; single rows are dense."""
 
     def __init__(self, softmax: RowSoftmax, scores: SortedScores) -> None:
         """Hold what the rows are made of. The logits must serve a `ScoresWindow`."""
-        super().__init__(scores)
-        self.dense = Dense(softmax, scores)
+        super().__init__(softmax, scores)
         self.closeness = softmax.closeness
         self._reach: tuple[numpy.ndarray, numpy.ndarray] | None = None
 
-    def log_rows(self, rows: Array | None = None) -> Array:
-        return self.dense.log_rows(rows)
-
-    def rows(self, rows: Array | None = None) -> Array:
-        return self.dense.rows(rows)
-
     def apply(self, v: Array, rows: Array | None = None) -> Array:
         if self._is_empty() or (rows is not None and rows.shape[-1] <= self._height()):
-            return self.dense.apply(v, rows)
+            return super().apply(v, rows)
         dtype = self.wiring.xp.result_type(v.dtype, self.scores.dtype)
         v = self._wide(take_along(self.wiring, v, self.order[..., None], axis=-2))
         y = self._concat(lambda tile, here, window: tile.apply(v[..., window, :], here), axis=-2)
@@ -50,7 +42,7 @@ class Tiled(ScoresOperator):
 
     def apply_transposed(self, u: Array, rows: Array | None = None) -> Array:
         if self._is_empty() or (rows is not None and rows.shape[-1] <= self._height()):
-            return self.dense.apply_transposed(u, rows)
+            return super().apply_transposed(u, rows)
         n = self.order.shape[-1]
         dtype = self.wiring.xp.result_type(u.dtype, self.scores.dtype)
         u = self._wide(u)
@@ -105,7 +97,7 @@ class Tiled(ScoresOperator):
 
     def log_prob(self, permutation: Array) -> Array:
         if self._is_empty():
-            return self.dense.log_prob(permutation)
+            return super().log_prob(permutation)
         xp = self.wiring.xp
         position = take_along(self.wiring, self.scores.item_positions, permutation, axis=-1)
 
@@ -118,9 +110,9 @@ class Tiled(ScoresOperator):
         masked = self.scores.position_block == MASKED
         return xp.sum(xp.where(masked, 0.0, log_p), axis=-1)
 
-    def entropy(self) -> Array:
-        if self._is_empty():
-            return self.dense.entropy()
+    def entropy(self, rows: Array | None = None) -> Array:
+        if self._is_empty() or rows is not None:
+            return super().entropy(rows)
         return self._concat(lambda tile, here, window: tile.entropy(here), axis=-1)
 
     def _wide(self, x: Array) -> Array:
@@ -159,7 +151,7 @@ class Tiled(ScoresOperator):
 
     def _window(self, window: slice) -> Dense:
         """Return the rows restricted to the items at these positions, in sorted order."""
-        return Dense(self.dense.softmax, ScoresWindow(self.scores, window))
+        return Dense(self.softmax, ScoresWindow(self.scores, window))
 
     def _height(self) -> int:
         return rows_of_a_tile(tuple(self.order.shape))

@@ -11,18 +11,31 @@ from softorder._kernels.operator import Operator, flip_positions, mirror
 from softorder._kernels.scores import pick
 
 
-class Hard(Operator):
+class View(Operator):
+    """Another operator, seen differently: the same items in the same order."""
+
+    def __init__(self, inner: Operator) -> None:
+        self.wiring, self.valid = inner.wiring, inner.valid
+        self.inner = inner
+
+    @property
+    def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inner.order
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.inner.shape
+
+    def sorted(self) -> Array:
+        return self.inner.sorted()
+
+
+class Hard(View):
     """The exact permutation that sorts as another operator does: a single one in each row."""
 
     def __init__(self, soft: Operator, dtype: Any) -> None:
-        self.wiring = soft.wiring
-        self.order = soft.order
-        self.valid = soft.valid
-        self.soft = soft
+        super().__init__(soft)
         self.dtype = dtype
-
-    def sorted(self) -> Array:
-        return self.soft.sorted()
 
     def rows(self, rows: Array | None = None) -> Array:
         xp = self.wiring.xp
@@ -61,7 +74,7 @@ class Hard(Operator):
         )
 
 
-class StraightThrough(Operator):
+class StraightThrough(View):
     """A matrix with the values of one operator and the derivatives of another.
 
     For every output, y = hard + (soft - stop_gradient(soft)). In products with v the soft part
@@ -70,14 +83,8 @@ class StraightThrough(Operator):
     """
 
     def __init__(self, hard: Operator, soft: Operator) -> None:
-        self.wiring = hard.wiring
-        self.order = hard.order
-        self.valid = hard.valid
-        self.hard = hard
-        self.soft = soft
-
-    def sorted(self) -> Array:
-        return self.soft.sorted()
+        super().__init__(soft)
+        self.hard, self.soft = hard, soft
 
     def _graft(self, value: Array, slope: Array) -> Array:
         xp = self.wiring.xp
@@ -106,21 +113,12 @@ class StraightThrough(Operator):
         return self._graft(self.hard.entropy(), self.soft.entropy())
 
 
-class Flipped(Operator):
+class Flipped(View):
     """Another operator with its valid positions in the opposite order; padding stays last."""
-
-    def __init__(self, inner: Operator) -> None:
-        self.wiring = inner.wiring
-        self.valid = inner.valid
-        self.inner = inner
 
     @property
     def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
         return pick(self.wiring, self.inner.order, self.mirror())
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.inner.shape
 
     def sorted(self) -> Array:
         return pick(self.wiring, self.inner.sorted(), self.mirror())

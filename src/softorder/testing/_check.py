@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, Literal
 
 import softorder as so
-from softorder import _checks
+from softorder import _checks, _messages
 from softorder.testing._examined import MAIN, Gradient, Operation, offers
 from softorder.testing._report import Report, measure
 from softorder.testing.laws import LAWS
@@ -69,13 +69,11 @@ def check_relaxation(
 
 def check_arguments(relaxation: Any, framework: Any) -> None:
     if not isinstance(relaxation, so.Relaxation) or not any(offers(relaxation, f) for f in MAIN):
-        raise TypeError(
-            _checks.message(
-                "relaxation must be an object of a class that inherits from softorder.Relaxation "
-                "and has at least one of permutation, rank and sort",
-                _checks.describe(relaxation),
-                "The class softorder.Relaxation says what they take.",
-            )
+        raise _messages.type_error(
+            "relaxation must be an object of a class that inherits from softorder.Relaxation "
+            "and has at least one of permutation, rank and sort",
+            _messages.describe(relaxation),
+            "The class softorder.Relaxation says what they take.",
         )
     if framework is not None:
         fix = "Leave it out for values in NumPy and derivatives in torch."

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from softorder import _checks
+from softorder import _messages
 from softorder.testing._examined import (
     ALL_BUT_ARGSORT,
     BATCH,
@@ -47,7 +47,7 @@ def integer_scores_are_a_type_error(f: Operation) -> None:
         y = f(np.array([2, 5, 4]))
     except TypeError:
         return
-    require(False, "a TypeError", _checks.describe(y))
+    require(False, "a TypeError", _messages.describe(y))
 
 
 def dtype_in_is_dtype_out(f: Operation) -> None:
@@ -326,7 +326,7 @@ class Law:
     def _describe(self, f: Operation, expected: str, got: object) -> str:
         head = f"{type(f.how).__name__} breaks the law {self.name} in {f.name}."
         read = f"Read softorder.testing.laws.{self.function.__name__}."
-        seen = _checks.message(f"Expected {expected}", got, read)
+        seen = _messages.message(f"Expected {expected}", got, read)
         return f"{head} {self.function.__doc__}\n{seen}"
 
 
