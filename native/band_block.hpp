@@ -43,7 +43,7 @@ class BandBlock {
             int64_t minimum, Scratch& memory)
         : begin(block.begin),
           length(block.end - block.begin),
-          tied(block.tied),
+          all_infinite(block.all_infinite),
           inverse_scale(std::min(1 / scale, std::numeric_limits<double>::max())),
           stride_(padded() + 2 * kMargin),
           threads_(threads),
@@ -53,13 +53,13 @@ class BandBlock {
           memory_(memory) {}
 
     const int64_t begin, length;
-    const bool tied;
+    const bool all_infinite;
     const double inverse_scale;
 
     // Takes memory for so many planes, and prepares the band.
     void reserve(int64_t planes) {
         next_ = memory_.get((planes + 2 + kSteps) * stride_) + kMargin;
-        if (tied) return;
+        if (all_infinite) return;
         double *scores = take(1), *gap = take(1), *powers = take(kSteps);
         const auto score = [&](int64_t i) { return static_cast<double>(sorted_[i]); };
         std::fill(scores - kMargin, scores, score(0));
@@ -96,7 +96,7 @@ class BandBlock {
 
     // As in BandKernels, for all positions.
     void sum_rows(const double* v, int64_t planes, bool relative, double* up, double* down) const {
-        if (tied) {
+        if (all_infinite) {
             clear(planes + 1, down);
             std::fill(up, up + length, static_cast<double>(length - 1));
             sum_others(v, planes, relative, up + stride_);
@@ -108,7 +108,7 @@ class BandBlock {
     }
 
     void sum_columns(const double* s, int64_t planes, double* sums) const {
-        if (tied) {
+        if (all_infinite) {
             sum_others(s, planes, false, sums);
             return;
         }
@@ -119,7 +119,7 @@ class BandBlock {
 
     void differentiate(const double* v, const double* s, const double* t, int64_t planes,
                        bool with_moment, double* sums, double* flow) const {
-        if (tied) {
+        if (all_infinite) {
             sum_others(s, planes, false, sums);
             clear(4, flow);
             return;

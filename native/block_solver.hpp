@@ -102,8 +102,8 @@ class BlockSolver {
         return sum * unit();
     }
 
-    // What the force is multiplied by: the derivative by a score, in units of the scale.
-    double unit() const { return block_.tied ? 0 : inverse_scale_; }
+    // The factor that makes a derivative with respect to a score of the force.
+    double unit() const { return block_.all_infinite ? 0 : inverse_scale_; }
     // p_1..p_f, 1 or what the row has of the force, s_1..s_f, q of every position, as the derivatives
     // left them.
     double* inputs() const { return memory_.input.get(0); }
@@ -182,7 +182,7 @@ class BlockSolver {
             const double apart = static_cast<double>(x[i - 1]) - static_cast<double>(x[i]);
             return std::min(apart * inverse_scale_, kFar);
         };
-        if (block_.tied) {
+        if (block_.all_infinite) {
             std::fill(chunk.gap, chunk.gap + chunk.length, 0.0);
             return;
         }

@@ -79,7 +79,7 @@ struct SoftSortCost {
 };
 
 // (2 (V_j - V_i) + (2 i + 1) (x_j - x_i)) / tau, where V_k adds up m (x_{m-1} - x_m) for m up to k:
-// see relaxations/neuralsort.py. Positions count from the beginning of the block.
+// see `of_positions` in _kernels/neuralsort.py. Positions count from the beginning of the block.
 template <class Float>
 struct NeuralSortCost {
     const Float* x;
@@ -160,13 +160,13 @@ void cost(const Rows<Float>& rows, const Permutations& permutations, Float* out)
         fill_with(to, rows.n, blocks.blank());
         for (int r = 0; r < blocks.number; ++r) {
             const Block& block = blocks.block[r];
-            const int64_t begin = block.begin, length = block.tied ? 0 : block.end - begin;
+            const int64_t begin = block.begin, length = block.all_infinite ? 0 : block.end - begin;
             const Cost of(rows, rows.sorted + row * rows.n + begin, length, scale);
             for (int64_t i = begin; i < block.end; ++i) {
                 const int64_t j = position(i);
                 if (!holds(block, j)) {
                     to[i] = std::numeric_limits<Float>::infinity();
-                } else if (!block.tied) {
+                } else if (!block.all_infinite) {
                     to[i] = static_cast<Float>(of(i - begin, j - begin));
                 }
             }
@@ -187,7 +187,7 @@ void cost_backward(const Rows<Float>& rows, const Permutations& permutations, co
         }
         for (int r = 0; r < blocks.number; ++r) {
             const Block& block = blocks.block[r];
-            if (block.tied) continue;
+            if (block.all_infinite) continue;
             const int64_t begin = block.begin, length = block.end - begin;
             const Float* sorted = rows.sorted + row * n + begin;
             Cost of(rows, sorted, length, scale);

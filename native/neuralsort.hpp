@@ -56,7 +56,7 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
     };
     const auto work = [&](int64_t row, BandBlock<Float>& block) {
         Float* y_block = y + (row * n + block.begin) * f;
-        const bool own = !v && block.tied;  // infinite scores: the mean of equal ones
+        const bool own = !v && block.all_infinite;  // infinite scores: the mean of equal ones
         double* values = block.take_cleared(planes);
         double *up = block.take(planes + 1), *down = block.take(f + 1);
         for (int64_t i = 0; i < block.length; ++i) {
@@ -207,7 +207,7 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Fl
         }
         block.differentiate(p, s, t, f, to.scale, sums, flow);
         const double by_scale = collect(block, planes);
-        if (!block.tied) {
+        if (!block.all_infinite) {
             // What the logits of an item add up to, over all rows: its own is minus the others.
             remove_tied_distances(rows.sorted + row * n + block.begin, block.length, [&](int64_t i) {
                 const double others = flow[i] + block.at(flow, 1, i);
@@ -220,7 +220,7 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Fl
                 force[i] += spread_to(row, block.begin + i, c, spread);
             }
         }
-        if (block.tied) return;  // infinite scores
+        if (block.all_infinite) return;  // infinite scores
         if (to.scale) to.scale[row] += by_scale;
         if (!to.scores) return;
         const int64_t at = row * n + block.begin;

@@ -38,7 +38,7 @@ struct Rows {
 // Positions of one row whose weights for each other are not zero.
 struct Block {
     int64_t begin, end;
-    bool tied;  // infinite scores: all weights are equal
+    bool all_infinite;  // infinite scores: all weights are equal
 };
 
 struct Blocks {
@@ -49,8 +49,8 @@ struct Blocks {
     // What results hold where no block is.
     double blank() const { return has_nan ? std::numeric_limits<double>::quiet_NaN() : 0.0; }
 
-    void add(int64_t begin, int64_t end, bool tied) {
-        if (begin < end) block[number++] = {begin, end, tied};
+    void add(int64_t begin, int64_t end, bool all_infinite) {
+        if (begin < end) block[number++] = {begin, end, all_infinite};
     }
 };
 

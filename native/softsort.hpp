@@ -79,7 +79,7 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
         if (z_row) fill_with(z_row + done, n - done, blocks.blank());
         for (int r = 0; r < blocks.number; ++r) {
             const Block block = blocks.block[r];
-            if (own && block.tied) {
+            if (own && block.all_infinite) {
                 // Infinite scores: the mean of equal ones.
                 std::fill(y_row + block.begin, y_row + block.end, rows.sorted[row * n + block.begin]);
                 if (!z_row) continue;
@@ -113,7 +113,7 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
                         if (parts == 3) {
                             mean = with_ends(mean, sums[f + c], sums[2 * f + c], rows.terms.noise);
                         }
-                        if (!own || !block.tied) y_row[(begin + i) * f + c] = static_cast<Float>(mean);
+                        if (!own || !block.all_infinite) y_row[(begin + i) * f + c] = static_cast<Float>(mean);
                     }
                 }
             });
@@ -122,8 +122,8 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
 }
 
 // For one group of ties and k(u) = exp(-u), whose slope at 0 depends on which of two comes first:
-// exchanges the slopes of the order that the ties stand in for the mean over all orders
-// (_kernels/README.md, "Tied scores"). `force` is the derivative by the scores; what rows have of it,
+// replaces the slopes for the present order of the ties by their mean over all orders
+// (_kernels/README.md, "Tied scores"). `force` is the derivative with respect to the scores; what rows have of it,
 // in units of `unit`, stands among the inputs. Both begin with the group; `scratch` has room for 4
 // numbers for each feature.
 template <int Features>
@@ -235,7 +235,7 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, bool sym
                                 middle(row, begin + i, sums, input + f + 1);
                             }
                         });
-            const bool ties = to.scores && !block.tied && any_ties(sorted, block.begin, block.end);
+            const bool ties = to.scores && !block.all_infinite && any_ties(sorted, block.begin, block.end);
             const double unit = solver.unit();
             const auto done = [&](int64_t begin, int64_t size, const double* spread,
                                   const double* slope) {
@@ -246,8 +246,8 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, bool sym
             const double moment =
                 solver.derivatives(static_cast<int>(f), to.scale, ties && !symmetric, done);
             // Infinite scores have equal weights, whatever the scale; as values they are no moment.
-            if (to.scale && !block.tied) to.scale[row] += moment;
-            if (!to.scores || block.tied) continue;
+            if (to.scale && !block.all_infinite) to.scale[row] += moment;
+            if (!to.scores || block.all_infinite) continue;
             for_each_range(threads, block.end - block.begin, kUncut, [&](int64_t b, int64_t e) {
                 b = next_group(sorted, block, block.begin + b);
                 e = next_group(sorted, block, block.begin + e);

@@ -142,7 +142,7 @@ def _average_items():
         return take_along(self.wiring, items, self.order, axis=-1)
 
     scores.SortedScores._sort = sort
-    scores.SortedScores.items = property(lambda self: self.by_item(self.positions))
+    scores.SortedScores.items = property(lambda self: self.by_item(self.position_scores))
 
 
 def _narrower(reach):

@@ -13,7 +13,7 @@ import softorder
 from softorder._array import wiring_of
 from softorder._extension import cpu_threads, extension, why_missing
 from softorder._kernels.dispatch import DENSE_ENTRIES, automatic
-from softorder._kernels.scores import sort_scores
+from softorder._kernels.scores import hard_sort
 from softorder._kernels.spec import KernelSpec, Stationary
 
 
@@ -46,7 +46,7 @@ def _version(package: str) -> str:
 
 def _chosen(n: int, metric: float) -> str:
     x = numpy.zeros(n)
-    return automatic(KernelSpec(Stationary(metric), 1.0), sort_scores(wiring_of(x=x), x, None))
+    return automatic(KernelSpec(Stationary(metric), 1.0), hard_sort(wiring_of(x=x), x, None))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

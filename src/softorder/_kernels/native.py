@@ -112,7 +112,7 @@ class Native(ScoresOperator):
     def _broadcast_rows(self, shape: tuple[int, ...], dtype: Any) -> SortedRows:
         xp, scores = self.wiring.xp, self.scores
         rows: Any = scores.native_rows
-        positions = xp.reshape(cast(xp, rows.positions, dtype), scores.shape)
+        positions = xp.reshape(cast(xp, rows.sorted, dtype), scores.shape)
         counts = rows.counts
         if counts is not None:
             counts = xp.reshape(counts, (*scores.shape[:-1], 1))

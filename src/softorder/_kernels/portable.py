@@ -59,7 +59,7 @@ class Portable(Dense):
         scale = self.scale
         if not isinstance(scale, float):
             scale = xp.astype(scale, scores.dtype)
-        u = (scores.positions - chosen) / scale
+        u = (scores.position_scores - chosen) / scale
         cost = bounded_power(xp, u, self.exponentials.power, scores.tie_slopes())
         log_z = xp.astype(xp.log(self._recurrence().normalizers()), scores.dtype)
         log_p = xp.where(block == scores.position_block, -cost - log_z, -math.inf)

@@ -1,4 +1,4 @@
-"""The products that are computed in C++: one table, which native/call.hpp and XLA implement."""
+"""The products that native/call.hpp computes, for Python and for XLA: one table."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ DEFINITIONS = {
 
 @dataclass(frozen=True)
 class Call:
-    """A product of one formula: all of a call that is no array, so that a compiler may hold it.
+    """A product of one formula: everything about a call except its arrays, and hashable.
 
     Attributes:
         product: Which product.

@@ -1,4 +1,4 @@
-"""Kernels k(u) = exp(-u^p) as short sums of exponentials, which is what a scan can add up.
+"""Profiles k(u) = exp(-u^p) as short sums of exponentials, which is what a scan can add up.
 
 k(u) = Re sum_m weight_m exp(-decay_m u) for u >= 0.
 """
@@ -12,7 +12,7 @@ import numpy
 
 @dataclass(frozen=True, eq=False)
 class Exponentials:
-    """One kernel.
+    """One profile.
 
     Attributes:
         power: p in exp(-u^p).

@@ -49,7 +49,7 @@ class Recurrence:
         self._arguments = wiring, scores, scale, kernel
         xp = wiring.xp
         # Of what is summed over, and of where the sums are: the same values.
-        of_sum, of_result = scores.sorted_items, scores.positions
+        of_sum, of_result = scores.sorted_items, scores.position_scores
         if transposed:
             of_sum, of_result = of_result, of_sum
         x = xp.astype(of_sum, xp.float64)

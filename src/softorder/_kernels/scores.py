@@ -26,7 +26,7 @@ from softorder._kernels.ties import Ties, find_ties
 FINITE, PLUS_INFINITY, MINUS_INFINITY, MASKED = 0, 1, 2, 3
 
 
-def sort_scores(wiring: Wiring, scores: Array, valid: Array | None) -> SortedScores:
+def hard_sort(wiring: Wiring, scores: Array, valid: Array | None) -> SortedScores:
     """Sort scores of shape (..., n), any floating dtype, once and for all.
 
     Args:
@@ -58,12 +58,12 @@ class SortedRows:
     """What the native kernel is given of sorted scores: arrays without gradient.
 
     Attributes:
-        positions: (rows, n) sorted scores, infinities in place, 0 where masked.
+        sorted: (rows, n) sorted scores, infinities in place, 0 where masked.
         order: (rows, n) item at each position.
         counts: (rows,) number of valid items; None if all are.
     """
 
-    positions: Array
+    sorted: Array
     order: Array
     counts: Array | None
 
@@ -132,12 +132,12 @@ class SortedScores:
         return self._cache.get("sorted_items", self._sort)
 
     @property
-    def positions(self) -> Array:
+    def position_scores(self) -> Array:
         """The sorted scores: the values of `sorted_items`, with the gradient that sorting has.
 
         A position that tied scores share sends each of them the same part of its gradient.
         """
-        return self._cache.get("positions", self._share)
+        return self._cache.get("position_scores", self._share)
 
     @property
     def ties(self) -> Ties | None:
@@ -160,7 +160,7 @@ class SortedScores:
 
     def at(self, rows: Array | None) -> Array:
         """Return the sorted scores at the positions `rows`, (..., k); None means all."""
-        return pick(self.wiring, self.positions, rows)
+        return pick(self.wiring, self.position_scores, rows)
 
     def tie_slopes(self, rows: Array | None = None) -> Array | None:
         """Return `Ties.slopes` at the positions `rows`, (..., k); None if there are no ties."""
@@ -196,7 +196,7 @@ class SortedScores:
         xp, block = self.wiring.xp, self.position_block
         infinite = xp.where(block == PLUS_INFINITY, math.inf, -math.inf)
         is_infinite = (block == PLUS_INFINITY) | (block == MINUS_INFINITY)
-        return xp.where(is_infinite, xp.astype(infinite, self.positions.dtype), self.positions)
+        return xp.where(is_infinite, xp.astype(infinite, self.position_scores.dtype), self.position_scores)
 
     def _invert(self) -> Array:
         n = self.shape[-1]
@@ -255,7 +255,7 @@ class ScoresWindow(SortedScores):
             {"blocks": (block[..., window], block), "ties": whole.ties},
             items=sorted_items[..., window],
             sorted_items=sorted_items,
-            positions=whole.positions,
+            position_scores=whole.position_scores,
         )
 
     @property

@@ -89,24 +89,24 @@ class Stationary(Formula):
 
     @property
     def native(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Those of sums of exponentials have products in C++."""
+        """The number in native/call.hpp; None unless the weights are a sum of exponentials."""
         return None if self.exponentials is None else 0
 
     @property
     def exponentials(self) -> Exponentials | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Those of exp(-u^p)."""
+        """The weights as a sum of exponentials; None for a power that has none."""
         return BY_POWER.get(self.power)
 
     @property
     def table(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of its exponentials."""
+        """The numbers of the sum of exponentials."""
         return BY_POWER[self.power].table
 
     def rows(self, scores: SortedScores, tau: Any) -> RowSoftmax:
         wiring, row_tau = scores.wiring, tau if isinstance(tau, float) else tau[..., 0]
 
         def closeness(position: Array) -> Array:
-            x = scores.positions
+            x = scores.position_scores
             step = x - take_along(wiring, x, position, axis=-1)
             return -bounded_power(wiring.xp, step, self.power) / row_tau
 

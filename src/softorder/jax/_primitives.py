@@ -27,7 +27,7 @@ from softorder._config import config
 from softorder._extension import extension
 from softorder._kernels.definitions import define
 from softorder._kernels.products import Call
-from softorder._kernels.scores import SortedRows, sort_scores
+from softorder._kernels.scores import SortedRows, hard_sort
 from softorder.jax import _native
 from softorder.jax._namespace import xp
 from softorder.jax._varying import result_type, vary_alike
@@ -83,7 +83,7 @@ def _sort_portable(scores: Array, valid: Array) -> list[Array]:
     from softorder.jax._wiring import JAX
 
     with config(kernel="portable"):
-        order = sort_scores(JAX, scores, None if _native.is_absent(valid) else valid).order
+        order = hard_sort(JAX, scores, None if _native.is_absent(valid) else valid).order
     return [order, jnp.take_along_axis(scores, order, -1)]
 
 
@@ -262,7 +262,7 @@ class NativeProducts:
             scores,
             _native.absent(scores.dtype) if values is None else values,
             scale,
-            rows.positions,
+            rows.sorted,
             rows.order,
             _native.absent(xp.int64) if rows.counts is None else rows.counts,
         )

@@ -29,7 +29,7 @@ def _product(
     shapes = scores.shape, None if values is None else values.shape
     size = call.saved_size(*shapes) if any(recorded) else 0
     saved = numpy.empty(size) if size else None
-    sorted_rows = tuple(map(_contiguous, (rows.positions, rows.order, rows.counts)))
+    sorted_rows = tuple(map(_contiguous, (rows.sorted, rows.order, rows.counts)))
     held = hold(call, sorted_rows, _contiguous(scale), _contiguous(values), saved, cpu_threads())
     y = numpy.empty(call.result_shape(*shapes), scores.dtype)
     held.forward(y)

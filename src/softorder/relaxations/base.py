@@ -22,7 +22,7 @@ from softorder._array import (
 from softorder._config import chosen_kernel, config
 from softorder._kernels.dispatch import Spec, dispatch
 from softorder._kernels.operator import Operator
-from softorder._kernels.scores import FINITE, MASKED, SortedScores, sort_scores
+from softorder._kernels.scores import FINITE, MASKED, SortedScores, hard_sort
 from softorder._permutation import Recipe, SoftPermutation
 
 _Own = TypeVar("_Own")
@@ -206,13 +206,13 @@ def prepare(
         _checks.check_mask(xp, mask, x.shape)
         mask = move_axis(xp, xp.broadcast_to(mask, x.shape), dim, -1)
     x = move_axis(xp, x, dim, -1)
-    return sort_scores(wiring, -x if negate else x, mask), dim
+    return hard_sort(wiring, -x if negate else x, mask), dim
 
 
 def _clean(scores: SortedScores, y: Array) -> Array:
     """Return y with 0 at the positions past the valid items; NaN in a batch row that has a NaN."""
     xp = scores.wiring.xp
-    with_nan = xp.any(xp.isnan(scores.positions), axis=-1, keepdims=True)
+    with_nan = xp.any(xp.isnan(scores.position_scores), axis=-1, keepdims=True)
     # A product, so that derivatives become NaN too, those of a linear function as well.
     y = y * xp.astype(xp.where(with_nan, math.nan, 1.0), y.dtype)
     if scores.valid is None:
@@ -238,13 +238,13 @@ class WithTau:
 
 
 def check_temperature(tau: Any, name: str = "tau") -> None:
-    """Check what can be checked of a temperature without scores: for `__post_init__`."""
+    """Check a temperature that is a number, for `__post_init__`; `temperature` checks an array."""
     if isinstance(tau, _checks.REAL) or find_wiring(tau) is None:
         _checks.check_positive_number(tau, name)
 
 
 def temperature(tau: Any, scores: SortedScores, name: str = "tau") -> Any:
-    """Return tau ready to divide (..., k, n): a number, or an array of shape (..., 1, 1)."""
+    """Check tau and return it ready to divide (..., k, n): a number, or an array (..., 1, 1)."""
     dtype = scores.dtype
     if isinstance(tau, _checks.REAL):
         smallest = float(scores.wiring.xp.finfo(dtype).smallest_normal)
@@ -260,7 +260,7 @@ def batch_temperature(
     batch: Sequence[int],
     dtype: Any,
 ) -> Array:
-    """Return an array tau, one value per batch row, ready to divide (..., k, n).
+    """Check an array tau, one value per batch row, and return it ready to divide (..., k, n).
 
     Args:
         tau: The temperatures.

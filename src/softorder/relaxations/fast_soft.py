@@ -66,7 +66,7 @@ class FastSoftSort(_Projection, SortRelaxation):
         epsilon = temperature_of_row(self.epsilon, scores, "epsilon")
         begin, size = scores.spans()
         in_block = arange_like(xp, scores.shape[-1], scores.order) - begin
-        x = xp.astype(scores.positions, xp.float64)
+        x = xp.astype(scores.position_scores, xp.float64)
         w = xp.astype(size - in_block, xp.float64)
         first = pool.find(scores, w / epsilon, x, in_block == 0)
         return pool.deviation(scores, w, epsilon, first) + pool.mean(scores, x, first)

@@ -119,7 +119,7 @@ def _operands(scores: Tensor, scale: Tensor | float, rows: SortedRows) -> tuple[
     """Return what the custom operators are given between the values and the call."""
     if isinstance(scale, float):
         scale = scores.new_full((1,), scale, dtype=torch.float64)
-    return scale, rows.positions, rows.order, rows.counts
+    return scale, rows.sorted, rows.order, rows.counts
 
 
 def _view(x: Tensor | None) -> Any:
@@ -204,7 +204,7 @@ class _Product(_SingleLevelFunction):
             return _product_op(scores, values, *_operands(scores, scale, rows), *call.fields)
         size = call.saved_size(scores.shape, _shape_of(values))
         saved = numpy.empty(size) if size and True in ctx.needs_input_grad else None
-        arrays = rows.positions, rows.order, rows.counts
+        arrays = rows.sorted, rows.order, rows.counts
         ctx.held = _hold(call, values, scale, *arrays, saved)
         return _forward(ctx.held, call, scores, values)
 
@@ -220,7 +220,7 @@ class _Product(_SingleLevelFunction):
             found = _product_backward_op(g.contiguous(), values, *operands, *ctx.call.fields)
             to = [x if want else None for x, want in zip(found, wanted, strict=True)]
         else:
-            arrays = ctx.rows.positions, ctx.rows.order, ctx.rows.counts
+            arrays = ctx.rows.sorted, ctx.rows.order, ctx.rows.counts
             held = ctx.held or _hold(ctx.call, values, scale, *arrays)
             to = _backward(held, g, wanted, scores.shape, values)
         return (*to, None, None)
