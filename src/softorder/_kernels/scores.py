@@ -196,7 +196,9 @@ class SortedScores:
         xp, block = self.wiring.xp, self.position_block
         infinite = xp.where(block == PLUS_INFINITY, math.inf, -math.inf)
         is_infinite = (block == PLUS_INFINITY) | (block == MINUS_INFINITY)
-        return xp.where(is_infinite, xp.astype(infinite, self.position_scores.dtype), self.position_scores)
+        return xp.where(
+            is_infinite, xp.astype(infinite, self.position_scores.dtype), self.position_scores
+        )
 
     def _invert(self) -> Array:
         n = self.shape[-1]
