@@ -112,8 +112,16 @@ def pytest_configure(config):
         counting.options.cov_fail_under = 85
 
 
-# Slow tests, found by their name: workers that are killed and resumed, wheels that are built.
-_SLOW = re.compile(r"killed|test_install\.py")
+# Slow tests, found by their name: processes that are started, killed and resumed, wheels that are
+# built, pages that are made anew, and programs that are compiled again and again.
+_SLOW = re.compile(
+    r"killed|test_install\.py|experiments_(processes|speed|sweep_engines)\.py|need_no_other"
+    r"|the_table_of_the_docs|test_project\.py::test_(the_page|what_the_results|the_quickstart)"
+    r"|a_download_that|python_block_of_the_readme|every_instruction_set|compile|tracing\.py"
+    r"|freed_memory|in_torch\.py::test_(grad_transform|vmap_inside|forward_mode)"
+    r"|tolerance_is_reached|while_tracing|long_rows|hundred_thousand|test_fuzz\.py"
+    r"|test_derivatives_of_products|every_law\[OptimalTransport"
+)
 
 
 def pytest_collection_modifyitems(items):
