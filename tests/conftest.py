@@ -125,10 +125,13 @@ _SLOW = re.compile(
 
 
 def pytest_collection_modifyitems(items):
-    """Mark those tests as slow."""
+    """Mark those tests as slow, and skip the native engine where it was not built."""
     for item in items:
         if _SLOW.search(item.nodeid):
             item.add_marker(pytest.mark.slow)
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if inside.extension is None and any(type(x) is str and x == "native" for x in parameters):
+            item.add_marker(pytest.mark.skip(reason="no native kernel"))
 
 
 @pytest.fixture(autouse=True)

@@ -94,7 +94,9 @@ def _refusal(
     name: str, spec: KernelSpec | RowSoftmax, scores: SortedScores
 ) -> ValueError | RuntimeError:
     """Return why an engine cannot serve."""
-    if name == "native" and not is_built():
+    formula = spec.formula if isinstance(spec, KernelSpec) else None
+    could_serve = formula is not None and formula.native is not None
+    if name == "native" and could_serve and not is_built() and scores.wiring.native is not None:
         return RuntimeError(
             _messages.message(
                 'kernel="native" needs the compiled extension softorder._native',

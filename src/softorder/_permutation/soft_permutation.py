@@ -88,6 +88,7 @@ class SoftPermutation(MatrixLike):
         self._built: Operator | None = matrix
         self._renew: Callable[[], Operator] = renew
         self._is_used = False
+        self._has_gradient = matrix.wiring.is_recording()
         self._trace: object = matrix.wiring.trace()
         self._dim = dim
         self._scores = scores
@@ -134,6 +135,7 @@ class SoftPermutation(MatrixLike):
             P = self._make()
             operator = P._operator
             self._built, self._renew, self._is_used = operator, P._renew, False
+            self._has_gradient = P._has_gradient
             self._trace = trace
             return operator
         return self._built
@@ -142,13 +144,16 @@ class SoftPermutation(MatrixLike):
         """Return the operator for one product, which can then be differentiated by itself.
 
         Operators keep what products have in common. A backward pass through one product would free
-        that for the others: each has an operator of its own, except for the order.
+        that for the others: each has an operator of its own, except for the order. One that was
+        made where nothing is recorded has no gradient.
         """
         operator = self._operator
         if operator.wiring.survives_backward():
             return operator
-        if self._is_used:
+        lacks_gradient = not self._has_gradient and operator.wiring.is_recording()
+        if self._is_used or lacks_gradient:
             operator = self._built = self._renew()
+            self._has_gradient = self._has_gradient or lacks_gradient
         self._is_used = True
         return operator
 
