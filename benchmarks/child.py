@@ -161,7 +161,7 @@ class Side:
 def compare(left: dict[str, Any], right: dict[str, Any], seconds: float) -> dict[str, Any]:
     """Time two cases in turns, so that both meet the same machine."""
     sides = {"left": Side(**left), "right": Side(**right)}
-    # A disturbance that spoils a short call hardly changes one that takes seconds.
+    # Noise that ruins the time of a short call hardly changes that of one that takes seconds.
     least = 8 if max(side.once for side in sides.values()) < 1 else 3
     times = take_turns({name: side.time_block for name, side in sides.items()}, least, seconds)
     one, other = ({"min": min(of), "median": statistics.median(of)} for of in times.values())

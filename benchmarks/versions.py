@@ -97,7 +97,7 @@ def measure_version(folder: Path) -> None:
     def time_case(**case: Any) -> dict[str, Any]:
         key = json.dumps(case)
         if key not in steps:
-            steps.clear()  # only the current case is kept
+            steps.clear()  # free the case before
             steps[key] = _prepare(softorder, **case)
         return {"seconds": min(time_calls(steps[key], SECONDS))}
 

@@ -166,7 +166,7 @@ class BandBlock {
 };
 
 // Calls work(row, block) for every block of every row, with memory for so many planes, and
-// blank(row, value) first for every row: 0, or NaN if a NaN spoils it.
+// blank(row, value) first for every row: 0, or NaN if the row holds one.
 template <class Float, class Blank, class Work>
 void for_each_block(const Rows<Float>& rows, double smallest, int64_t planes, const Blank& blank,
                   const Work& work) {

@@ -14,16 +14,6 @@
 namespace softorder {
 namespace neuralsort {
 
-// Calls put(part, value) for a number; where there are infinities, for its finite part, and for
-// whether it is +inf and whether it is -inf.
-template <class Float, class Put>
-void split(Float x, bool infinite, const Put& put) {
-    put(0, infinite ? finite_or_zero(x) : static_cast<double>(x));
-    if (!infinite) return;
-    put(1, std::isinf(x) && x > 0 ? 1.0 : 0.0);
-    put(2, std::isinf(x) && x < 0 ? 1.0 : 0.0);
-}
-
 // What apply may save of the sums over rows for its derivatives: (rows, n, 2, f + 1), up and down.
 struct SavedSums {
     double* memory;

@@ -172,6 +172,16 @@ double finite_or_zero(Float x) {
     return std::isinf(x) ? 0.0 : static_cast<double>(x);
 }
 
+// Calls put(part, value) for a number; where there are infinities, for its finite part, and for
+// whether it is +inf and whether it is -inf.
+template <class Float, class Put>
+void split(Float x, bool infinite, const Put& put) {
+    put(0, infinite ? finite_or_zero(x) : static_cast<double>(x));
+    if (!infinite) return;
+    put(1, std::isinf(x) && x > 0 ? 1.0 : 0.0);
+    put(2, std::isinf(x) && x < 0 ? 1.0 : 0.0);
+}
+
 // How a result is put together where values are infinite: the finite part, and which end is reached
 // with a weight above 0, or above what cannot be told from 0. Zero times infinity counts as zero.
 inline double with_ends(double finite, double up, double down, double smallest) {

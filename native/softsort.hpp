@@ -56,9 +56,7 @@ std::vector<Bounds> find_bounds(const Terms& terms, Block block, int64_t f, cons
 template <class Float>
 void split_ends(const Float* values, int64_t f, double weight, double* input) {
     for (int64_t c = 0; c < f; ++c) {
-        input[c] = finite_or_zero(values[c]) * weight;
-        input[f + c] = std::isinf(values[c]) && values[c] > 0 ? weight : 0.0;
-        input[2 * f + c] = std::isinf(values[c]) && values[c] < 0 ? weight : 0.0;
+        split(values[c], true, [&](int64_t part, double x) { input[part * f + c] = x * weight; });
     }
 }
 
@@ -113,7 +111,8 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
                         if (parts == 3) {
                             mean = with_ends(mean, sums[f + c], sums[2 * f + c], rows.terms.noise);
                         }
-                        if (!own || !block.all_infinite) y_row[(begin + i) * f + c] = static_cast<Float>(mean);
+                        if (own && block.all_infinite) continue;
+                        y_row[(begin + i) * f + c] = static_cast<Float>(mean);
                     }
                 }
             });
@@ -123,9 +122,9 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
 
 // For one group of ties and k(u) = exp(-u), whose slope at 0 depends on which of two comes first:
 // replaces the slopes for the present order of the ties by their mean over all orders
-// (_kernels/README.md, "Tied scores"). `force` is the derivative with respect to the scores; what rows have of it,
-// in units of `unit`, stands among the inputs. Both begin with the group; `scratch` has room for 4
-// numbers for each feature.
+// (_kernels/README.md, "Tied scores"). `force` is the derivative with respect to the scores; what
+// rows have of it, in units of `unit`, stands among the inputs. Both begin with the group; `scratch`
+// has room for 4 numbers for each feature.
 template <int Features>
 void exchange_tied_slopes(int64_t size, int64_t any_features, double* inputs, double unit,
                           double* scratch, double* force) {

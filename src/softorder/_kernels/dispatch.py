@@ -14,7 +14,14 @@ from softorder._kernels.native import Native
 from softorder._kernels.operator import Operator, ScoresOperator
 from softorder._kernels.portable import Portable
 from softorder._kernels.scores import SortedScores
-from softorder._kernels.spec import Explicit, KernelSpec, RowSoftmax, SemiMetric, Stationary
+from softorder._kernels.spec import (
+    Explicit,
+    Formula,
+    KernelSpec,
+    RowSoftmax,
+    SemiMetric,
+    Stationary,
+)
 from softorder._kernels.tiled import Tiled
 
 # Up to so many entries of all matrices together the dense formula is faster than the portable
@@ -105,7 +112,7 @@ def _refusal(
                 'another kernel, such as kernel="portable" or kernel="tiled".',
             )
         )
-    served, found = 'SoftSort with metric="abs" and metric="square"', _describe(spec)
+    served, found = 'SoftSort with metric="abs" and metric="square"', _describe(formula)
     fix = 'Use kernel="tiled" or kernel="dense" for it, or leave the choice to softorder.'
     if name == "native":
         served += ", and NeuralSort, for arrays of NumPy, torch and JAX on the CPU"
@@ -118,8 +125,7 @@ def _refusal(
     return _messages.value_error(f'kernel="{name}" serves {served}', found, fix)
 
 
-def _describe(spec: KernelSpec | RowSoftmax) -> str:
-    formula = spec.formula if isinstance(spec, KernelSpec) else None
+def _describe(formula: Formula | None) -> str:
     if isinstance(formula, Stationary):
         return f"metric={formula.power}"
     if isinstance(formula, SemiMetric):

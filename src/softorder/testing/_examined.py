@@ -20,7 +20,7 @@ GRADCHECK = {"eps": 1e-5, "atol": 1e-7, "rtol": 1e-6}
 BATCH = np.random.default_rng(20200713).normal(size=(2, 5, 3))
 SCORES = np.array([0.3, 9.0, -0.8, 1.7, -5.0, 0.4])
 MASK = np.array([True, False, True, True, False, True])
-SPOILED = np.where(MASK, SCORES, [0, np.nan, 0, 0, np.inf, 0])
+MASKED_NAN = np.where(MASK, SCORES, [0, np.nan, 0, 0, np.inf, 0])
 INFINITE = np.array([0.3, np.inf, -0.8, -np.inf, 1.7, np.inf])
 FINITE = np.isfinite(INFINITE)
 TIED = np.array([0.5, -1.0, 0.5, 2.0, -1.0, 0.5])

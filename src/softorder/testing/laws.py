@@ -20,9 +20,9 @@ from softorder.testing._examined import (
     LIMIT,
     MAIN,
     MASK,
+    MASKED_NAN,
     ROUNDING,
     SCORES,
-    SPOILED,
     TIED,
     TIED_PAIRS,
     VALUES,
@@ -197,17 +197,17 @@ def tied_items_are_equal(f: Operation) -> None:
 
 def mask_is_removal(f: Operation) -> None:
     """A mask gives what removing the other items would, then zeros; those may hold anything."""
-    kept = f.at(items=MASK, positions=range(4))
+    valid = f.at(items=MASK, positions=range(4))
     for direction in ({}, {"descending": True}) if f.name in ("sort", "rank") else ({},):
-        y = np.array(f(SPOILED, mask=MASK, **direction))
-        close(y[kept], f(SCORES[MASK], **direction), f.tolerance)
-        y[kept] = 0
+        y = np.array(f(MASKED_NAN, mask=MASK, **direction))
+        close(y[valid], f(SCORES[MASK], **direction), f.tolerance)
+        y[valid] = 0
         close(y, np.zeros(y.shape), what=" past the valid items")
 
 
 def without_a_valid_item_all_is_zero(f: Operation) -> None:
     """Where no item takes part, results are zero, and a quantile is NaN."""
-    y = f(SPOILED, mask=np.zeros(6, dtype=bool))
+    y = f(MASKED_NAN, mask=np.zeros(6, dtype=bool))
     close(y, np.full(np.shape(y), np.nan if f.name == "quantile" else 0.0))
 
 
