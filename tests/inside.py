@@ -39,7 +39,7 @@ _MODULES = {
     "views": "softorder._kernels.views",
 }
 _NAMES = {
-    "softorder._array": ["NUMPY", "find_wiring", "take_along", "wiring_of"],
+    "softorder._array": ["find_wiring", "take_along", "wiring_of"],
     "softorder._config": ["KERNELS"],
     "softorder._extension": ["extension"],
     "softorder._kernels.dense": ["Dense"],
@@ -50,10 +50,10 @@ _NAMES = {
     "softorder._kernels.profiles": ["GAUSSIAN", "LAPLACE"],
     "softorder._kernels.quantile_positions": ["CLOSEST", "quantile_places"],
     "softorder._kernels.recurrence": ["gates", "sums_over_others"],
-    "softorder._kernels.scan": ["chunked_scan"],
+    "softorder._kernels.scan": ["chunked_scan", "cumulative_logsumexp"],
     "softorder._kernels.spec": ["Explicit", "Stationary"],
     "softorder.numpy._tape": ["RULES", "Recorded"],
-    "softorder.numpy._wiring": ["RECORDING"],
+    "softorder.numpy._wiring": ["NUMPY"],
     "softorder.relaxations.base": ["PermutationRelaxation"],
     "softorder.tensorflow._flows": ["chunked_sums_over_others", "gap_gradient", "gates_by_step"],
     "softorder.tensorflow._wiring": ["TENSORFLOW"],

@@ -7,7 +7,7 @@ import pkgutil
 import numpy
 
 from inside import (
-    RECORDING,
+    NUMPY,
     RULES,
     TORCH,
     NeuralSortFormula,
@@ -205,9 +205,9 @@ def _wrong_recording(name):
     """Change the gradient of what the wiring of recorded arrays has."""
 
     def perturb():
-        original = getattr(RECORDING, name)
+        original = getattr(NUMPY, name)
         changed = lambda *args: _wrong_pull(original(*args))  # noqa: E731
-        object.__setattr__(RECORDING, name, changed)
+        object.__setattr__(NUMPY, name, changed)
 
     return perturb
 
@@ -252,7 +252,7 @@ OF_A_PRODUCT = {
 }
 NATIVE = {
     "native_sort": _native_sort,
-    "vjp.native": _after(RECORDING.native, "product", _wrong_pull),
+    "vjp.native": _after(NUMPY.native, "product", _wrong_pull),
     **{f"native_{name}": _native(Stationary, *at) for name, at in OF_A_PRODUCT.items()},
     **{
         f"native_neuralsort_{name}": _native(NeuralSortFormula, *at)
@@ -271,7 +271,7 @@ OF_TENSORFLOW = {
     "recurrence_gradient": _after_importing("inside:tensorflow_scan", "gap_gradient", _scaled),
     "scan": _in_tensorflow("scan", _then(_scaled)),
     "scan_gradient": _after_importing("inside:tensorflow_scan", "_scan_gradient", _scaled_gate),
-    "logsumexp": _in_tensorflow("cumulative_logsumexp", _then(_scaled)),
+    "logsumexp": _after(core_plackett_luce, "cumulative_logsumexp", _scaled),
     "matmul": _in_tensorflow("matmul", _then(_scaled)),
     "stop_gradient": _in_tensorflow("stop_gradient", lambda original: lambda x: x),
 }
@@ -324,7 +324,7 @@ BY_FILE = {
     "plackett_luce": {
         "log_prob": _after(core_plackett_luce.PlackettLuce, "_log_prob", _scaled),
         "log_prob_gradient": _after(core_plackett_luce.PlackettLuce, "_log_prob", _wrong_slope),
-        "logsumexp": lambda: _after_wiring("cumulative_logsumexp", _scaled),
+        "logsumexp": _after(core_plackett_luce, "cumulative_logsumexp", _scaled),
     },
     "vjp": {
         **{
@@ -341,8 +341,8 @@ BY_FILE = {
             name: _wrong_recording(name)
             for name in ("add_along_axis", "logsumexp", "normal_cdf", "scan", "checkpoint")
         },
-        "solve": _after(RECORDING.xp.linalg, "solve", _wrong_pull),
-        "stop_gradient": lambda: object.__setattr__(RECORDING, "stop_gradient", lambda x: x),
+        "solve": _after(NUMPY.xp.linalg, "solve", _wrong_pull),
+        "stop_gradient": lambda: object.__setattr__(NUMPY, "stop_gradient", lambda x: x),
     },
     "distances": {
         "differences": _after(distances, "_by_differences", _scaled),

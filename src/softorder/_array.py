@@ -2,8 +2,7 @@
 
 The mathematics of softorder is written once, on the array API standard. What a framework adds,
 stopping a gradient for instance, is its `Wiring`. It lives in that framework's own package and is
-imported with its first array, so that `import softorder` imports no framework. What NumPy has of
-its own, values, is here.
+imported with its first array, so that `import softorder` imports no framework.
 """
 
 from __future__ import annotations
@@ -15,11 +14,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
-import array_api_compat.numpy
 import numpy
-import scipy.special
 
-from softorder import _checks, _messages
+from softorder import _messages
 
 Array: TypeAlias = Any
 """An array of any framework. The standard has no common type to name here."""
@@ -96,8 +93,7 @@ class Wiring:
             no dimensions, holds, else careful(). Where a program cannot look at it when it runs,
             careful(), which must be right in either case.
         fuses: Whether a compiler is at work that stores nothing of what is summed right away.
-        scan: `(gate, v)` is the recurrence of `_kernels.scan.chunked_scan`, differentiable. None
-            for a framework that does not differentiate.
+        scan: `(gate, v)` is the recurrence of `_kernels.scan.chunked_scan`, differentiable.
         sums_over_others: `(exponentials, gap, cut, w, offset)` is that of `_kernels.recurrence`
             for the `gates` of these gaps, differentiable. None where it is made of scans.
         native: The `NativeProducts` of the framework. None if it cannot be given them.
@@ -113,8 +109,8 @@ class Wiring:
         gumbel: `(shape, like, source)` draws standard Gumbel noise, finite, in the dtype
             (float32 or float64) and on the device of `like`; the source is the framework's own
             kind, or None.
-        cumulative_logsumexp: `(x, axis)` gives log(exp(x_0) + ... + exp(x_i)) at i, for x that may
-            hold -inf; differentiable any number of times.
+        running_maximum: `(x)` gives the largest of x so far along the last axis, or a number that
+            is larger by no more than log n; it needs no derivative.
     """
 
     name: str
@@ -131,7 +127,8 @@ class Wiring:
     normal_cdf: Callable[[Array], Array]
     call_on_cpu: Callable[[Callable[[numpy.ndarray], numpy.ndarray], Array], Array]
     gumbel: Callable[[tuple[int, ...], Array, Any], Array]
-    cumulative_logsumexp: Callable[[Array, int], Array]
+    running_maximum: Callable[[Array], Array]
+    scan: Callable[[Array, Array], Array]
     by_parts: Callable[[Callable[[Array], Array], Array, int, int], Array]
     fold: Callable[[Callable[[Array, Any], Array], Array, Any], Array] = _fold
     cond: Callable[[Array, Callable[[], Array], Callable[[], Array]], Array] = _cond
@@ -147,38 +144,8 @@ class Wiring:
     copy: Callable[[Array], Array] = lambda x: x
     read: Callable[[Array, str], Array] | None = None
     random_source: str = "generator"
-    scan: Callable[[Array, Array], Array] | None = None
     sums_over_others: Callable[[Any, Array, Array, Array, Array | None], Array] | None = None
     native: Any = None
-
-
-def _numpy_add_along_axis(x: numpy.ndarray, index: numpy.ndarray, n: int) -> numpy.ndarray:
-    batch = broadcast_shapes(x.shape[:-2], index.shape[:-1])
-    total = numpy.zeros((math.prod(batch), n, x.shape[-1]), dtype=x.dtype)
-    index = numpy.broadcast_to(index, (*batch, index.shape[-1]))
-    index = index.reshape(len(total), index.shape[-1])
-    x = numpy.broadcast_to(x, (*batch, *x.shape[-2:])).reshape(*index.shape, x.shape[-1])
-    numpy.add.at(total, (numpy.arange(len(total))[:, None], index), x)
-    return total.reshape(*batch, n, x.shape[-1])
-
-
-def _numpy_native_can_read(*arrays: Any) -> bool:
-    # Not other byte orders, and not longdouble.
-    plain = (numpy.dtype(numpy.float32), numpy.dtype(numpy.float64))
-    return all(x.dtype in plain for x in arrays if isinstance(x, numpy.ndarray))
-
-
-def _numpy_gumbel(shape: tuple[int, ...], like: numpy.ndarray, generator: Any) -> numpy.ndarray:
-    _checks.check_generator(generator, numpy.random.Generator, "numpy.random.default_rng(0)")
-    source = numpy.random.default_rng() if generator is None else generator
-    # NumPy draws again where the logarithm of 0 would be taken.
-    return numpy.asarray(source.gumbel(size=shape), dtype=like.dtype)
-
-
-def _numpy_cumulative_logsumexp(x: numpy.ndarray, axis: int) -> numpy.ndarray:
-    # It warns of a NaN, which is as it should be.
-    with numpy.errstate(invalid="ignore"):
-        return numpy.logaddexp.accumulate(x, axis=axis)
 
 
 def joined_parts(concatenate: Callable[..., Array], checkpoint: Callable[..., Array]) -> Any:
@@ -188,31 +155,10 @@ def joined_parts(concatenate: Callable[..., Array], checkpoint: Callable[..., Ar
     )
 
 
-NUMPY = Wiring(
-    name="numpy",
-    xp=array_api_compat.numpy,
-    is_concrete=lambda x: True,
-    is_on_cpu=lambda x: True,
-    stop_gradient=lambda x: x,
-    take_along_axis=numpy.take_along_axis,
-    add_along_axis=_numpy_add_along_axis,
-    matmul=numpy.matmul,
-    native_can_read=_numpy_native_can_read,
-    copy=numpy.copy,
-    logsumexp=scipy.special.logsumexp,
-    cumulative_sum=numpy.cumsum,
-    normal_cdf=scipy.special.ndtr,
-    call_on_cpu=lambda function, x: function(x),
-    gumbel=_numpy_gumbel,
-    cumulative_logsumexp=_numpy_cumulative_logsumexp,
-    by_parts=joined_parts(numpy.concatenate, lambda function, part: function(part)),
-)
-
-
 def _numpy_wiring() -> Wiring:
-    from softorder.numpy._wiring import RECORDING
+    from softorder.numpy._wiring import NUMPY
 
-    return RECORDING
+    return NUMPY
 
 
 def _torch_wiring() -> Wiring:

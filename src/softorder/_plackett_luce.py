@@ -19,6 +19,7 @@ from softorder._array import (
     take_along,
     wiring_of,
 )
+from softorder._kernels.scan import cumulative_logsumexp
 from softorder._ops.common import How, as_relaxation, relax
 from softorder._permutation import SoftPermutation
 
@@ -246,7 +247,7 @@ class PlackettLuce:
         x = take_along(wiring, scores, permutation, axis=-1)
         finite = expected == _FINITE
         backwards = xp.flip(xp.where(finite, x, -math.inf), axis=-1)
-        rest = xp.flip(wiring.cumulative_logsumexp(backwards, -1), axis=-1)
+        rest = xp.flip(cumulative_logsumexp(wiring, backwards), axis=-1)
         log_p = xp.where(finite, x - rest, -xp.log(xp.astype(left, xp.float64)))
         # Adds 0, or NaN where a score is NaN.
         total = xp.sum(log_p + 0.0 * x, axis=-1)

@@ -12,7 +12,7 @@ from typing import Any
 
 from softorder._array import Array, Wiring, broadcast_shapes, cast, device_of
 from softorder._kernels.profiles import Exponentials
-from softorder._kernels.scan import chunked_scan, shift
+from softorder._kernels.scan import shift
 from softorder._kernels.scores import SortedScores
 from softorder._kernels.ties import Ties
 
@@ -84,7 +84,7 @@ class Recurrence:
             sums = self.wiring.sums_over_others(self.kernel, self.gap, self.cut, w, self.offset)
         else:
             sums = sums_over_others(
-                self._scan, self.wiring.xp, self.kernel, self.gate, w, self.offset
+                self.wiring.scan, self.wiring.xp, self.kernel, self.gate, w, self.offset
             )
         # The weight of an item for itself is 1.
         sums = sums + w + self.nan[..., None, :]
@@ -221,12 +221,8 @@ class Recurrence:
         backwards = [shift(xp, xp.flip(a, axis=-1)) for a in (gate, gap)]
         return [(gate, gap, False), (*backwards, True)]
 
-    def _scan(self, gate: Array, v: Array) -> Array:
-        scan = self.wiring.scan
-        return chunked_scan(self.wiring.xp, gate, v) if scan is None else scan(gate, v)
-
     def _scan_one(self, gate: Array, v: Array) -> Array:
-        return self._scan(gate, v[..., None, :])[..., 0, :]
+        return self.wiring.scan(gate, v[..., None, :])[..., 0, :]
 
     def _ones(self) -> Array:
         return self.wiring.xp.ones_like(self.gap)

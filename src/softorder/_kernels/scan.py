@@ -70,31 +70,20 @@ def scan_gradient(
     return xp.sum(to_v * conjugate(shift(xp, f)), axis=-2), to_v
 
 
-def cumulative_logsumexp(
-    wiring: Wiring, running_maximum: Callable[[Array], Array], x: Array, axis: int
-) -> Array:
-    """Return log(exp(x_0) + ... + exp(x_i)) at i; x may hold -inf.
+def cumulative_logsumexp(wiring: Wiring, x: Array) -> Array:
+    """Return log(exp(x_0) + ... + exp(x_i)) at i, along the last axis; x may hold -inf.
 
     Frameworks have this too, but their derivatives are NaN where the sum is still empty.
-
-    Args:
-        wiring: The framework of the arrays.
-        running_maximum: The largest so far, along the last axis.
-        x: Any shape.
-        axis: Which one.
     """
     xp = wiring.xp
-    x = move_axis(xp, x, axis, -1)
-    largest = running_maximum(wiring.stop_gradient(x))
+    largest = wiring.running_maximum(wiring.stop_gradient(x))
     empty = largest == -math.inf
     level = xp.where(empty, 0.0, largest)
     before = shift(xp, largest, xp.full_like(largest[..., :1], -math.inf))
     # Sums of exp(x - level): at least 1, for the largest counts 1.
     gate, term = xp.exp(before - level), xp.exp(x - level)[..., None, :]
-    scan = wiring.scan
-    sums = (chunked_scan(xp, gate, term) if scan is None else scan(gate, term))[..., 0, :]
-    total = level + xp.log(xp.where(empty, 1.0, sums))
-    return move_axis(xp, xp.where(empty, -math.inf, total), -1, axis)
+    sums = wiring.scan(gate, term)[..., 0, :]
+    return xp.where(empty, -math.inf, level + xp.log(xp.where(empty, 1.0, sums)))
 
 
 def _steps_first(xp: Any, x: Array, chunks: int, length: int) -> Array:

@@ -36,9 +36,7 @@ class Ties:
         inside = xp.astype(self.index > 0, xp.float64)
         batch = broadcast_shapes(inside.shape[:-1], x.shape[:-2])
         x = xp.broadcast_to(x, (*batch, *x.shape[-2:]))
-        scan = self.wiring.scan
-        assert scan is not None  # as in every framework that has derivatives
-        before = scan(xp.broadcast_to(inside, (*batch, inside.shape[-1])), x) - x
+        before = self.wiring.scan(xp.broadcast_to(inside, (*batch, inside.shape[-1])), x) - x
         return before, self.total(x) - before - x
 
     def average_gradient(self, x: Array) -> Array:

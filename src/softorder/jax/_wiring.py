@@ -16,8 +16,8 @@ from jax.core import Tracer
 from softorder import _checks
 from softorder._array import Wiring, move_axis
 from softorder._extension import extension
-from softorder._kernels import scan as kernels
 from softorder._kernels.on_cpu import FUNCTIONS
+from softorder._kernels.scan import shift
 from softorder.jax import _native, _pytrees
 from softorder.jax._namespace import has_float64, xp
 from softorder.jax._primitives import NativeProducts
@@ -120,12 +120,8 @@ def _differentiate_scan(primals: Any, tangents: Any) -> tuple[Array, Array]:
     gate, v = primals
     to_gate, to_v = tangents
     f = _scan(gate, v)
-    entering = to_v + to_gate[..., None, :] * kernels.shift(jnp, f)
+    entering = to_v + to_gate[..., None, :] * shift(jnp, f)
     return f, _recurrence(gate, entering)
-
-
-def _cumulative_logsumexp(x: Array, axis: int) -> Array:
-    return kernels.cumulative_logsumexp(JAX, lambda x: jax.lax.cummax(x, x.ndim - 1), x, axis)
 
 
 def _host(function: Callable[[numpy.ndarray], numpy.ndarray], x: Array) -> Array:
@@ -171,7 +167,7 @@ JAX = Wiring(
     normal_cdf=lambda x: 0.5 * jax.scipy.special.erfc(-math.sqrt(0.5) * x),
     call_on_cpu=_host,
     gumbel=_gumbel,
-    cumulative_logsumexp=_cumulative_logsumexp,
+    running_maximum=lambda x: jax.lax.cummax(x, x.ndim - 1),
     by_parts=_by_parts,
     fold=_fold,
     cond=_cond,

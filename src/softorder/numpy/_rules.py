@@ -12,10 +12,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import array_api_compat.numpy as xp
 import numpy as np
+import scipy.special
 
-from softorder._array import NUMPY as VALUES
-from softorder._array import take_along
+from softorder._array import broadcast_shapes
 from softorder._kernels.scan import chunked_scan, scan_gradient
 from softorder.numpy._tape import RULES, Recorded, fit, value_of, values_of
 
@@ -156,7 +157,7 @@ def _take_along_axis(y: Any, x: Any, index: Any, axis: int) -> Any:
 
     def pull(g: Any) -> Any:
         g, places = np.moveaxis(g, axis, -1)[..., None], np.moveaxis(index, axis, -1)
-        return np.moveaxis(VALUES.add_along_axis(g, places, n)[..., 0], -1, axis)
+        return np.moveaxis(_scatter(g, places, n)[..., 0], -1, axis)
 
     return pull
 
@@ -229,8 +230,20 @@ def _matmul(recorded: Any, a: Any, b: Any) -> Any:
 RULES[np.matmul] = jointly(_matmul)
 
 
+def _scatter(x: np.ndarray, index: np.ndarray, n: int) -> np.ndarray:
+    """Return `Wiring.add_along_axis` of plain arrays."""
+    batch = broadcast_shapes(x.shape[:-2], index.shape[:-1])
+    total = np.zeros((math.prod(batch), n, x.shape[-1]), dtype=x.dtype)
+    index = np.broadcast_to(index, (*batch, index.shape[-1]))
+    index = index.reshape(len(total), index.shape[-1])
+    x = np.broadcast_to(x, (*batch, *x.shape[-2:])).reshape(*index.shape, x.shape[-1])
+    np.add.at(total, (np.arange(len(total))[:, None], index), x)
+    return total.reshape(*batch, n, x.shape[-1])
+
+
 def _add_along_axis(y: Any, x: Any, index: Any, n: int) -> Any:
-    return lambda g: take_along(VALUES, g, index[..., None], axis=-2)
+    places = np.broadcast_to(index, (*y.shape[:-2], index.shape[-1]))[..., None]
+    return lambda g: np.take_along_axis(g, places, axis=-2)
 
 
 def _logsumexp(y: Any, x: Any, axis: int) -> Any:
@@ -238,9 +251,9 @@ def _logsumexp(y: Any, x: Any, axis: int) -> Any:
 
 
 def _scan(recorded: Any, gate: Any, v: Any) -> Any:
-    plain_scan = functools.partial(chunked_scan, VALUES.xp)
+    plain_scan = functools.partial(chunked_scan, xp)
     f = plain_scan(gate, v)
-    return f, functools.partial(scan_gradient, VALUES.xp, plain_scan, gate, f)
+    return f, functools.partial(scan_gradient, xp, plain_scan, gate, f)
 
 
 def _solve(recorded: Any, matrix: Any, b: Any) -> Any:
@@ -253,10 +266,10 @@ def _solve(recorded: Any, matrix: Any, b: Any) -> Any:
     return y, pull
 
 
-add_along_axis = by_argument(VALUES.add_along_axis, _add_along_axis)
-logsumexp = by_argument(VALUES.logsumexp, _logsumexp)
+add_along_axis = by_argument(_scatter, _add_along_axis)
+logsumexp = by_argument(scipy.special.logsumexp, _logsumexp)
 normal_cdf = by_argument(
-    VALUES.normal_cdf, lambda y, x: lambda g: g * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    scipy.special.ndtr, lambda y, x: lambda g: g * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 )
 scan = jointly(_scan)
 solve = jointly(_solve)

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from softorder import _checks, _messages
 from softorder._array import Wiring, slices
-from softorder._kernels.scan import cumulative_logsumexp
 from softorder.tensorflow import _namespace as xp
 from softorder.tensorflow._scan import scan, sums_over_others
 
@@ -91,13 +90,6 @@ def _gumbel(shape: tuple[int, ...], like: Any, generator: Any) -> Any:
     return -tf.math.log(-tf.math.log(tf.maximum(uniform, float(xp.finfo(like.dtype).tiny))))
 
 
-def _cumulative_logsumexp(x: Any, axis: int) -> Any:
-    # For want of a running maximum: what is as large and no more, and does for a scale.
-    return cumulative_logsumexp(
-        TENSORFLOW, lambda x: tf.math.cumulative_logsumexp(x, axis=-1), x, axis
-    )
-
-
 TENSORFLOW = Wiring(
     name="tensorflow",
     xp=xp,
@@ -119,7 +111,8 @@ TENSORFLOW = Wiring(
     normal_cdf=lambda x: 0.5 * tf.math.erfc(-math.sqrt(0.5) * x),
     call_on_cpu=_host,
     gumbel=_gumbel,
-    cumulative_logsumexp=_cumulative_logsumexp,
+    # TensorFlow has no running maximum.
+    running_maximum=lambda x: tf.math.cumulative_logsumexp(x, axis=-1),
     by_parts=_by_parts,
     fold=_fold,
     cond=tf.cond,

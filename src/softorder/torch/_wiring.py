@@ -11,7 +11,6 @@ import torch.utils.checkpoint
 
 from softorder import _checks, _messages
 from softorder._array import Wiring, joined_parts
-from softorder._kernels.scan import cumulative_logsumexp
 from softorder.torch import _tracing
 from softorder.torch._autograd import NativeProducts, scan
 from softorder.torch._on_cpu import call_on_cpu
@@ -90,10 +89,6 @@ def _gumbel(
     return -(-uniform.clamp(min=torch.finfo(like.dtype).tiny).log()).log()
 
 
-def _cumulative_logsumexp(x: torch.Tensor, axis: int) -> torch.Tensor:
-    return cumulative_logsumexp(TORCH, lambda x: x.cummax(-1).values, x, axis)
-
-
 TORCH = Wiring(
     name="torch",
     xp=array_api_compat.torch,
@@ -117,7 +112,7 @@ TORCH = Wiring(
     normal_cdf=lambda x: 0.5 * torch.erfc(-math.sqrt(0.5) * x),
     call_on_cpu=call_on_cpu,
     gumbel=_gumbel,
-    cumulative_logsumexp=_cumulative_logsumexp,
+    running_maximum=lambda x: x.cummax(-1).values,
     by_parts=joined_parts(torch.cat, _checkpoint),
     cond=_cond,
     fuses=torch.compiler.is_compiling,
