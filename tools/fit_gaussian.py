@@ -1,4 +1,4 @@
-"""Find the terms of GAUSSIAN in src/softorder/_kernels/exponentials.py: a minute or two.
+"""Find the terms of GAUSSIAN in src/softorder/_kernels/profiles.py: a minute or two.
 
     python tools/fit_gaussian.py [TERMS] [ITERATIONS]
 

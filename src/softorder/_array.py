@@ -256,7 +256,7 @@ def own_copy(x: Any) -> Any:
 
 
 def slices(rows: Array, height: int) -> list[Array]:
-    """Return rows (n,), cut into parts of at most `height`."""
+    """Return rows (n, ...), cut into parts of at most `height`."""
     return [rows[start : start + height] for start in range(0, rows.shape[0], height)]
 
 

@@ -41,12 +41,15 @@ class RowOperator(Operator):
         return multiply(self.wiring, self.wiring.xp.matrix_transpose(self.rows(rows)), u)
 
     def log_prob(self, permutation: Array) -> Array:
-        xp = self.wiring.xp
-        log_p = take_along(self.wiring, self.log_rows(), permutation[..., :, None], axis=-1)[..., 0]
+        xp, log_p = self.wiring.xp, self.log_entries(permutation)
         if self.valid is not None:
             position = arange_like(xp, log_p.shape[-1], log_p)
             log_p = xp.where(position < count_valid(xp, self.valid), log_p, 0.0)
         return xp.sum(log_p, axis=-1)
+
+    def log_entries(self, permutation: Array) -> Array:
+        """Return log P[i, permutation_i] at each position i, (..., n)."""
+        return take_along(self.wiring, self.log_rows(), permutation[..., :, None], axis=-1)[..., 0]
 
     def entropy(self, rows: Array | None = None) -> Array:
         xp = self.wiring.xp
@@ -88,9 +91,7 @@ class ExplicitMatrix(ScoresOperator, RowOperator):
         self._cache = Cache(scores.wiring)
 
     def log_rows(self, rows: Array | None = None) -> Array:
-        if rows is None:
-            return self.wiring.copy(self.log_matrix)
-        return take_along(self.wiring, self.log_matrix, rows[..., :, None], axis=-2)
+        return pick_rows(self.wiring, self.log_matrix, rows)
 
     @property
     def log_matrix(self) -> Array:
@@ -125,6 +126,13 @@ class GroupedMatrix(ExplicitMatrix):
         group = pick(self.wiring, self.group, rows)
         u = self.wiring.add_along_axis(u, group, self.log_matrix.shape[-2])
         return multiply(self.wiring, xp.matrix_transpose(xp.exp(self.log_matrix)), u)
+
+
+def pick_rows(wiring: Wiring, matrix: Array, rows: Array | None) -> Array:
+    """Return rows of a matrix that is kept; all of them are a copy, which may be written to."""
+    if rows is None:
+        return wiring.copy(matrix)
+    return take_along(wiring, matrix, rows[..., :, None], axis=-2)
 
 
 def log_softmax(wiring: Wiring, logits: Array, padding: Array) -> Array:

@@ -20,16 +20,13 @@ class Operator(ABC):
         wiring: The framework of the arrays.
         order: (..., n) indices of the items in sorted order, masked ones last.
         valid: (..., n) which items take part; None if all do.
+        shape: The shape of the scores, (..., n).
     """
 
     wiring: Wiring
     order: Array
     valid: Array | None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the scores, (..., n)."""
-        return tuple(self.order.shape)
+    shape: tuple[int, ...]
 
     @abstractmethod
     def sorted(self) -> Array:
@@ -78,15 +75,7 @@ class ScoresOperator(Operator):
         """Hold the scores."""
         self.scores = scores
         self.wiring = scores.wiring
-        self.valid = scores.valid
-
-    @property
-    def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.scores.order
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.scores.shape
+        self.order, self.valid, self.shape = scores.order, scores.valid, scores.shape
 
     def sorted(self) -> Array:
         return self.scores.sorted()

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from softorder._array import Array, Wiring, arange_like, move_axis, take_along
+from softorder._array import Array, Wiring, arange_like, move_axis, slices, take_along
 from softorder._kernels.scan import shift
 from softorder._kernels.scores import MASKED, SortedScores, pick
 
@@ -72,22 +72,17 @@ def rank_distribution(
 
     # All steps of `count_losses` are kept for the backward pass of a part.
     each = math.prod(scores.shape) * n
-    parts = [slice(None)] if wiring.sizes_may_vary((each,)) else _slices(len(nodes), each)
+    height = len(nodes) if wiring.sizes_may_vary((each,)) else max(1, TILE // max(1, each))
+    parts = list(zip(slices(z, height), slices(weight, height), strict=True))
 
     def distribution(rows: Array) -> Array:
         if len(parts) == 1:
             return losses(rows, z, weight)
-        return sum(wiring.checkpoint(losses, rows, z[part], weight[part]) for part in parts)
+        return sum(wiring.checkpoint(losses, rows, *part) for part in parts)
 
     every = by_parts(wiring, distribution, comparisons.every, each * len(nodes), axis=-2)
     # Exactly a distribution, whatever the rounding of the weights.
     return _place(scores, every / xp.sum(every, axis=-1, keepdims=True))
-
-
-def _slices(count: int, each: int) -> list[slice]:
-    """Cut 0..count into slices of at most `TILE` entries, of which each one has `each`."""
-    height = max(1, TILE // max(1, each))
-    return [slice(start, start + height) for start in range(0, count, height)]
 
 
 class Comparisons:

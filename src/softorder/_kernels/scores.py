@@ -114,12 +114,12 @@ class SortedScores:
     @property
     def block(self) -> Array:
         """Which diagonal block each item belongs to (FINITE, ...)."""
-        return self._find_blocks()[0]
+        return self._cache.constant("blocks", self._find_blocks)[0]
 
     @property
     def position_block(self) -> Array:
         """Which diagonal block each position belongs to."""
-        return self._find_blocks()[1]
+        return self._cache.constant("blocks", self._find_blocks)[1]
 
     @property
     def items(self) -> Array:
@@ -231,9 +231,6 @@ class SortedScores:
         return scores + xp.astype(xp.where(has_nan, math.nan, 0.0), scores.dtype)
 
     def _find_blocks(self) -> tuple[Array, Array]:
-        return self._cache.constant("blocks", self._make_blocks)
-
-    def _make_blocks(self) -> tuple[Array, Array]:
         xp = self.wiring.xp
         scores = self._with_nan()
         block = xp.astype(scores == math.inf, xp.int8) * PLUS_INFINITY

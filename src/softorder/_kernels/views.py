@@ -15,16 +15,12 @@ class View(Operator):
     """Another operator, seen differently: the same items in the same order."""
 
     def __init__(self, inner: Operator) -> None:
-        self.wiring, self.valid = inner.wiring, inner.valid
+        self.wiring, self.valid, self.shape = inner.wiring, inner.valid, inner.shape
         self.inner = inner
 
     @property
     def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.inner.order
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.inner.shape
 
     def sorted(self) -> Array:
         return self.inner.sorted()

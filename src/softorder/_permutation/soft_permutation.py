@@ -169,10 +169,6 @@ class SoftPermutation(MatrixLike):
         return P
 
     @property
-    def _dtype(self) -> Any:
-        return self._scores.dtype
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the matrix: (..., n, n)."""
         shape = self._operator.shape
@@ -181,7 +177,7 @@ class SoftPermutation(MatrixLike):
     @property
     def dtype(self) -> Any:
         """The dtype of the scores, and of what comes out."""
-        return self._dtype
+        return self._scores.dtype
 
     @property
     def order(self) -> Array:
@@ -353,7 +349,7 @@ class SoftPermutation(MatrixLike):
         return self._with(Flipped, "flip")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(shape={self.shape}, dtype={self._dtype}, dim={self._dim})"
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, dim={self._dim})"
 
     def _with(self, view: Callable[[Operator], Operator], name: str) -> SoftPermutation:
         """Return a permutation like this one, with a view of its matrix; a method has that name."""
@@ -368,7 +364,7 @@ class SoftPermutation(MatrixLike):
 
     @property
     def _wide_dtype(self) -> Any:
-        return wide_dtype(self._operator.wiring.xp, self._dtype)
+        return wide_dtype(self._operator.wiring.xp, self.dtype)
 
     def _matmul(self, v: Array) -> Array:
         return self._multiply(v, self._clear_masked, lambda v: self._fresh_operator().apply(v))
@@ -408,12 +404,12 @@ class SoftPermutation(MatrixLike):
         x = read(x, name)
         xp = wiring_of(**{name: x, "scores": self._scores}).xp
         _checks.check_has_dimension(x, name)
-        if x.dtype == self._dtype:
+        if x.dtype == self.dtype:
             return widen(xp, x), x.dtype
         if xp.isdtype(x.dtype, ("integral", "bool")):
-            return xp.astype(x, self._wide_dtype), self._dtype
+            return xp.astype(x, self._wide_dtype), self.dtype
         _checks.check_floating(xp, x, name)
-        return widen(xp, x), promote(xp, self._dtype, x.dtype)
+        return widen(xp, x), promote(xp, self.dtype, x.dtype)
 
     def _clear_masked(self, v: Array) -> Array:
         """Clear what v holds for masked items, NaN included."""
@@ -431,7 +427,7 @@ class SoftPermutation(MatrixLike):
 
     def _cast(self, y: Array) -> Array:
         """Return y in the dtype of the scores."""
-        return cast(self._operator.wiring.xp, y, self._dtype)
+        return cast(self._operator.wiring.xp, y, self.dtype)
 
     def _along_dim(self, x: Array) -> Array:
         return move_axis(self._operator.wiring.xp, x, -1, self._dim)

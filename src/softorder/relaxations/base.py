@@ -138,7 +138,7 @@ class RankRelaxation(Relaxation, ABC):
         ranks = self.ranks(ready)
         ranks = ranks + xp.astype(ready.spans()[0], ranks.dtype)
         ranks = ready.by_item(_clean(ready, ranks))
-        return _finish(ready, ranks, dim, wide_dtype(xp, scores.dtype))
+        return move_axis(xp, cast(xp, ranks, wide_dtype(xp, scores.dtype)), -1, dim)
 
 
 class SortRelaxation(Relaxation, ABC):
@@ -170,7 +170,7 @@ class SortRelaxation(Relaxation, ABC):
         xp, exact = ready.wiring.xp, ready.sorted()
         y = xp.where(ready.position_block == FINITE, self.values(ready), exact)
         y = _clean(ready, y if descending else -y)
-        return _finish(ready, y, dim, values.dtype)
+        return move_axis(xp, cast(xp, y, values.dtype), -1, dim)
 
 
 def short_lived_permutation(
@@ -219,11 +219,6 @@ def _clean(scores: SortedScores, y: Array) -> Array:
         return y
     empty = xp.astype(xp.where(with_nan, math.nan, 0.0), y.dtype)
     return xp.where(scores.position_block == MASKED, empty, y)
-
-
-def _finish(scores: SortedScores, y: Array, dim: int, dtype: Any) -> Array:
-    xp = scores.wiring.xp
-    return move_axis(xp, cast(xp, y, dtype), -1, dim)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from softorder import _checks, _messages
-from softorder._array import Array, Wiring, device_of, own_copy, read, take_along, widen, wiring_of
-from softorder._kernels.dense import RowOperator
+from softorder._array import Array, Wiring, device_of, own_copy, read, widen, wiring_of
+from softorder._kernels.dense import RowOperator, pick_rows
 from softorder._kernels.doubly_stochastic import Balance
 from softorder._kernels.on_cpu import assign
 from softorder._permutation import Recipe, SoftPermutation
@@ -144,6 +144,7 @@ class _Matching(RowOperator):
     def __init__(self, wiring: Wiring, logits: Array, log_matrix: Array) -> None:
         self.wiring = wiring
         self.valid = None
+        self.shape = tuple(logits.shape[:-1])
         self.logits = logits
         self.log_matrix = log_matrix
 
@@ -151,14 +152,8 @@ class _Matching(RowOperator):
     def order(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.wiring.call_on_cpu(assign, self.logits)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.log_matrix.shape[:-1])
-
     def log_rows(self, rows: Array | None = None) -> Array:
-        if rows is None:
-            return own_copy(self.log_matrix)
-        return take_along(self.wiring, self.log_matrix, rows[..., :, None], axis=-2)
+        return pick_rows(self.wiring, self.log_matrix, rows)
 
     def sorted(self) -> Array:
         raise TypeError(_NO_SCORES)

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from softorder._array import Array, arange_like, broadcast_shapes, cast, count_valid, take_along
+from softorder._array import Array, arange_like, broadcast_shapes, cast, take_along
 from softorder._kernels.cache import Cache
-from softorder._kernels.dense import RowOperator
+from softorder._kernels.dense import RowOperator, pick_rows
 from softorder._kernels.operator import ScoresOperator
 from softorder._kernels.pairwise import expected_ranks, rank_distribution
 from softorder._kernels.rank_tails import log_rank_probability
@@ -89,10 +89,7 @@ class _RankDistribution(ScoresOperator, RowOperator):
         self._cache = Cache(scores.wiring)
 
     def rows(self, rows: Array | None = None) -> Array:
-        matrix = self._cache.get("matrix", self._make)
-        if rows is None:
-            return self.wiring.copy(matrix)
-        return take_along(self.wiring, matrix, rows[..., None], axis=-2)
+        return pick_rows(self.wiring, self._cache.get("matrix", self._make), rows)
 
     def _make(self) -> Array:
         matrix = rank_distribution(self.scores, *_quadrature(self.shape[-1]), self.scale)
@@ -105,23 +102,19 @@ class _RankDistribution(ScoresOperator, RowOperator):
         position = xp.broadcast_to(positions[..., :, None], (*batch, positions.shape[-1], n))
         item = xp.broadcast_to(self.scores.item_positions[..., None, :], position.shape)
         flat = (*batch, positions.shape[-1] * n)
-        log_p = self._log_entries(xp.reshape(position, flat), xp.reshape(item, flat))
+        log_p = self._log_probability(xp.reshape(position, flat), xp.reshape(item, flat))
         return xp.reshape(log_p, position.shape)
 
-    def log_prob(self, permutation: Array) -> Array:
-        xp = self.wiring.xp
-        position = arange_like(xp, self.shape[-1], self.order)
+    def log_entries(self, permutation: Array) -> Array:
+        position = arange_like(self.wiring.xp, self.shape[-1], self.order)
         item = take_along(self.wiring, self.scores.item_positions, permutation, axis=-1)
-        log_p = self._log_entries(xp.broadcast_to(position, item.shape), item)
-        if self.valid is not None:
-            log_p = xp.where(position < count_valid(xp, self.valid), log_p, 0.0)
-        return xp.sum(log_p, axis=-1)
+        return self._log_probability(self.wiring.xp.broadcast_to(position, item.shape), item)
 
     def entropy(self, rows: Array | None = None) -> Array:
         p, xp = self.rows(rows), self.wiring.xp
         return 0.0 - xp.sum(p * xp.log(xp.where(p == 0, 1.0, p)), axis=-1)
 
-    def _log_entries(self, position: Array, item: Array) -> Array:
+    def _log_probability(self, position: Array, item: Array) -> Array:
         """Return log P at positions and items, which are given by their sorted positions."""
         wiring, xp, scores = self.wiring, self.wiring.xp, self.scores
         begin, size = (pick(wiring, x, item) for x in scores.spans())
