@@ -283,7 +283,7 @@ def test_an_unlikely_rank_has_its_logarithm_without_64_bit_types():
 @pytest.mark.usefixtures("narrow")
 def test_square_keeps_its_accuracy_on_other_devices_too(monkeypatch):
     """The choice that is made there: tiles, because complex terms cancel in float32."""
-    monkeypatch.setattr(dispatch, "serves_natively", lambda wiring: False)
+    monkeypatch.setattr(dispatch, "may_be_native", lambda wiring, x: False)
     monkeypatch.setattr(dispatch, "DENSE_ENTRIES", 0)
     x = np.random.default_rng(0).normal(size=(2, 60)).astype(np.float32)
     how = so.SoftSort(0.7, "square")

@@ -25,6 +25,17 @@ Array: TypeAlias = Any
 class NativeProducts(Protocol):
     """The native kernel in one framework: flat arrays of float32 or float64 on the CPU."""
 
+    def is_on_cpu(self, x: Array) -> bool:
+        """Tell whether the kernel may serve an array: not if it is known to be elsewhere."""
+        ...
+
+    def can_read(self, *arrays: Any) -> bool:
+        """Tell whether it can read these arrays, and its derivatives will do.
+
+        They will not in forward mode and in vmap. What is no array is passed over.
+        """
+        ...
+
     def sort(self, scores: Array, valid: Array | None) -> tuple[Array, Array]:
         """Return the stable descending order of (rows, n), masked last, and the sorted scores."""
         ...
@@ -64,8 +75,6 @@ class Wiring:
             in one must not be kept for another. None where arrays are the same everywhere.
         is_concrete: Whether an array's values can be looked at now and cheaply: false while
             tracing and for arrays on another device.
-        is_on_cpu: Whether the native kernel may serve an array: false if it is known to be on
-            another device.
         new_shapes_are_cheap: Whether a shape that was not seen before needs no compilation.
         sizes_may_vary: Whether a program is made for more than one value of these sizes, as an
             exported one is: no choice may depend on them.
@@ -97,8 +106,6 @@ class Wiring:
         sums_over_others: `(exponentials, gap, cut, w, offset)` is that of `_kernels.recurrence`
             for the `gates` of these gaps, differentiable. None where it is made of scans.
         native: The `NativeProducts` of the framework. None if it cannot be given them.
-        native_can_read: Whether the native kernel can read these arrays and its derivatives will do
-            (no forward mode, no vmap).
         logsumexp: `(x, axis)` gives log(sum(exp(x))); x may hold -inf.
         cumulative_sum: `(x, axis)` as in the standard, in a form that a compiler can trace.
         normal_cdf: The distribution function of the standard normal distribution.
@@ -116,12 +123,10 @@ class Wiring:
     name: str
     xp: ModuleType
     is_concrete: Callable[[Array], bool]
-    is_on_cpu: Callable[[Array], bool]
     stop_gradient: Callable[[Array], Array]
     take_along_axis: Callable[[Array, Array, int], Array]
     add_along_axis: Callable[[Array, Array, int], Array]
     matmul: Callable[[Array, Array], Array]
-    native_can_read: Callable[..., bool]
     logsumexp: Callable[[Array, int], Array]
     cumulative_sum: Callable[[Array, int], Array]
     normal_cdf: Callable[[Array], Array]
@@ -145,7 +150,7 @@ class Wiring:
     read: Callable[[Array, str], Array] | None = None
     random_source: str = "generator"
     sums_over_others: Callable[[Any, Array, Array, Array, Array | None], Array] | None = None
-    native: Any = None
+    native: NativeProducts | None = None
 
 
 def joined_parts(concatenate: Callable[..., Array], checkpoint: Callable[..., Array]) -> Any:

@@ -6,7 +6,7 @@ import functools
 import math
 
 from softorder import _messages
-from softorder._array import Wiring
+from softorder._array import Array, Wiring
 from softorder._config import chosen_kernel
 from softorder._extension import is_built
 from softorder._kernels.dense import Dense
@@ -76,16 +76,15 @@ def serves(name: str, spec: KernelSpec | RowSoftmax, scores: SortedScores) -> bo
         return False
     wiring, formula = scores.wiring, spec.formula
     if name == "native":
-        on_cpu = serves_natively(wiring) and wiring.is_on_cpu(scores.scores)
-        return on_cpu and formula.native is not None
+        return formula.native is not None and may_be_native(wiring, scores.scores)
     exponentials = formula.exponentials
     # Complex terms cancel: in float32 nothing would be left.
     return exponentials is not None and (exponentials.is_real or wiring.has_float64())
 
 
-def serves_natively(wiring: Wiring) -> bool:
-    """Tell whether the native kernel was built, and can read the arrays of a framework."""
-    return is_built() and wiring.native is not None
+def may_be_native(wiring: Wiring, x: Array) -> bool:
+    """Tell whether the native kernel was built, and can read arrays such as x."""
+    return is_built() and wiring.native is not None and wiring.native.is_on_cpu(x)
 
 
 def _build(name: str, spec: KernelSpec | RowSoftmax, scores: SortedScores) -> ScoresOperator:

@@ -35,6 +35,7 @@ class Native(ScoresOperator):
             in_arrays: Gives the same operator in array operations.
         """
         super().__init__(scores)
+        self.native: Any = scores.wiring.native
         self.formula = spec.formula
         self.scale = spec.formula.scale(spec.tau, scores.wiring.xp)
         self._in_arrays = in_arrays
@@ -85,7 +86,7 @@ class Native(ScoresOperator):
         scores = self.scores
         if scores.native_rows is None:
             return False
-        return self.wiring.native_can_read(scores.scores, values, self.scale)
+        return self.native.can_read(scores.scores, values, self.scale)
 
     def _product(self, call: Call, values: Array | None) -> Array:
         """Return a product for values (..., n, f) of any batch that fits that of the scores."""
@@ -107,7 +108,7 @@ class Native(ScoresOperator):
         if shape != scores.shape or dtype != scores.dtype:
             rows = self._broadcast_rows(shape, dtype)
         flat = as_rows(xp, cast(xp, scores.scores, dtype), shape)
-        return self.wiring.native.product(call, flat, values, self._flat_scale(shape), rows)
+        return self.native.product(call, flat, values, self._flat_scale(shape), rows)
 
     def _broadcast_rows(self, shape: tuple[int, ...], dtype: Any) -> SortedRows:
         xp, scores = self.wiring.xp, self.scores

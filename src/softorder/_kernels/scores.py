@@ -35,22 +35,17 @@ def hard_sort(wiring: Wiring, scores: Array, valid: Array | None) -> SortedScore
         valid: (..., n) which items take part; None if all do.
     """
     scores = widen(wiring.xp, scores)
-    if not _native_sorts(wiring, scores):
+    native = wiring.native if is_built() and chosen_kernel() in (None, "native") else None
+    if native is None or not native.is_on_cpu(scores) or not native.can_read(scores):
         return SortedScores(wiring, scores, valid, _descending(wiring, scores, valid))
     xp, shape, flat_valid, counts = wiring.xp, tuple(scores.shape), None, None
     if valid is not None:
         flat_valid = as_rows(xp, valid, shape)
         counts = count_valid(xp, flat_valid)[..., 0]
-    order, positions = wiring.native.sort(as_rows(xp, scores, shape), flat_valid)
+    order, positions = native.sort(as_rows(xp, scores, shape), flat_valid)
     rows = SortedRows(positions, order, counts)
     order = order if len(shape) == 2 else xp.reshape(order, shape)
     return SortedScores(wiring, scores, valid, order, rows)
-
-
-def _native_sorts(wiring: Wiring, scores: Array) -> bool:
-    if not is_built() or wiring.native is None or chosen_kernel() not in (None, "native"):
-        return False
-    return wiring.is_on_cpu(scores) and wiring.native_can_read(scores)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy
 from jax import Array
-from jax.core import ShapedArray
+from jax.core import ShapedArray, Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -243,6 +243,17 @@ for _each in (_sort, _product, _tangent, _gradient):
 
 class NativeProducts:
     """The native kernel for JAX arrays."""
+
+    @staticmethod
+    def is_on_cpu(x: Array) -> bool:
+        """Tell whether x may be on the CPU."""
+        # Where a tracer will be is known when it is compiled: the primitives choose then.
+        return isinstance(x, Tracer) or all(device.platform == "cpu" for device in x.devices())
+
+    @staticmethod
+    def can_read(*arrays: Any) -> bool:
+        """Tell whether the kernel has the dtypes of all arrays."""
+        return all(x.dtype in (jnp.float32, jnp.float64) for x in arrays if isinstance(x, Array))
 
     @staticmethod
     def sort(scores: Array, valid: Array | None) -> tuple[Array, Array]:

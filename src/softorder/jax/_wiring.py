@@ -44,18 +44,9 @@ def _is_concrete(x: Array) -> bool:
 
     While jit traces, an operation on constants becomes a part of the program.
     """
-    if isinstance(x, Tracer) or not _is_on_cpu(x):
+    if isinstance(x, Tracer) or not NativeProducts.is_on_cpu(x):
         return False
     return _trace() is None or not isinstance(jax.lax.neg(numpy.float32(0)), Tracer)
-
-
-def _is_on_cpu(x: Array) -> bool:
-    # Where a tracer will be is known when it is compiled: the primitives choose then.
-    return isinstance(x, Tracer) or all(device.platform == "cpu" for device in x.devices())
-
-
-def _native_can_read(*arrays: Any) -> bool:
-    return all(x.dtype in (jnp.float32, jnp.float64) for x in arrays if isinstance(x, Array))
 
 
 def _take_along_axis(x: Array, index: Array, axis: int) -> Array:
@@ -155,13 +146,11 @@ JAX = Wiring(
     name="jax",
     xp=xp,
     is_concrete=_is_concrete,
-    is_on_cpu=_is_on_cpu,
     stop_gradient=jax.lax.stop_gradient,
     take_along_axis=_take_along_axis,
     add_along_axis=_add_along_axis,
     matmul=functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST),
     checkpoint=lambda function, *arrays: jax.checkpoint(function)(*arrays),
-    native_can_read=_native_can_read,
     logsumexp=jax.scipy.special.logsumexp,
     cumulative_sum=jnp.cumsum,
     normal_cdf=lambda x: 0.5 * jax.scipy.special.erfc(-math.sqrt(0.5) * x),

@@ -53,6 +53,18 @@ class NativeProducts:
     product = staticmethod(jointly(_product))
 
     @staticmethod
+    def is_on_cpu(x: Any) -> bool:
+        """Tell whether x is on the CPU."""
+        return True
+
+    @staticmethod
+    def can_read(*arrays: Any) -> bool:
+        """Tell whether the kernel has the dtypes of all arrays."""
+        # Not other byte orders, and not longdouble.
+        plain = (numpy.dtype(numpy.float32), numpy.dtype(numpy.float64))
+        return all(x.dtype in plain for x in map(value_of, arrays) if isinstance(x, numpy.ndarray))
+
+    @staticmethod
     def sort(scores: Any, valid: numpy.ndarray | None) -> tuple[numpy.ndarray, numpy.ndarray]:
         """Return the order of (rows, n) scores, and the sorted scores."""
         scores, valid = _contiguous(value_of(scores)), _contiguous(valid)

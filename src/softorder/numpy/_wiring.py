@@ -22,12 +22,6 @@ _linalg = SimpleNamespace(solve=_rules.solve)
 _namespace: Any = SimpleNamespace(**{**vars(array_api_compat.numpy), "linalg": _linalg})
 
 
-def _native_can_read(*arrays: Any) -> bool:
-    # Not other byte orders, and not longdouble.
-    plain = (numpy.dtype(numpy.float32), numpy.dtype(numpy.float64))
-    return all(x.dtype in plain for x in map(value_of, arrays) if isinstance(x, numpy.ndarray))
-
-
 def _gumbel(shape: tuple[int, ...], like: Any, generator: Any) -> numpy.ndarray:
     _checks.check_generator(generator, numpy.random.Generator, "numpy.random.default_rng(0)")
     source = numpy.random.default_rng() if generator is None else generator
@@ -39,13 +33,11 @@ NUMPY = Wiring(
     name="numpy",
     xp=_namespace,
     is_concrete=lambda x: True,
-    is_on_cpu=lambda x: True,
     stop_gradient=value_of,
     take_along_axis=numpy.take_along_axis,
     add_along_axis=_rules.add_along_axis,
     matmul=numpy.matmul,
     checkpoint=checkpoint,
-    native_can_read=_native_can_read,
     # A recorded array is never changed in place.
     copy=lambda x: x if isinstance(x, Recorded) else numpy.copy(x),
     logsumexp=_rules.logsumexp,

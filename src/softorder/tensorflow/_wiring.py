@@ -96,7 +96,6 @@ TENSORFLOW = Wiring(
     is_compiling=lambda: not tf.executing_eagerly(),
     trace=lambda: None if tf.executing_eagerly() else tf.compat.v1.get_default_graph(),
     is_concrete=_is_concrete,
-    is_on_cpu=lambda x: "GPU" not in x.device,
     survives_backward=lambda: False,
     copy=lambda x: tf.convert_to_tensor(x) if isinstance(x, tf.Variable) else x,
     read=_read,
@@ -105,7 +104,6 @@ TENSORFLOW = Wiring(
     add_along_axis=_add_along_axis,
     matmul=tf.linalg.matmul,
     # No checkpoint by tf.recompute_grad: what a function holds would lose its gradient.
-    native_can_read=lambda *arrays: False,
     logsumexp=lambda x, axis: tf.reduce_logsumexp(x, axis=axis),
     cumulative_sum=lambda x, axis: tf.cumsum(x, axis=axis),
     normal_cdf=lambda x: 0.5 * tf.math.erfc(-math.sqrt(0.5) * x),

@@ -100,6 +100,13 @@ _scan_op.register_autograd(
 class NativeProducts:
     """The native kernel for CPU tensors."""
 
+    can_read = staticmethod(native_can_read)
+
+    @staticmethod
+    def is_on_cpu(x: Tensor) -> bool:
+        """Tell whether x is on the CPU."""
+        return x.device.type == "cpu"
+
     @staticmethod
     def sort(scores: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the order of (rows, n) scores, and the sorted scores."""
