@@ -69,7 +69,7 @@ EXPONENTIALS = 3e-14
 TORCHSORT_VALUES = 1e-6
 TORCHSORT_GRADIENTS = {"rtol": 1e-5, "atol": 1e-7}
 # What is printed with so many decimals; and rows of two decimals that were made to sum to one.
-PRINTED = {2: 6e-3, 3: 6e-4, 4: 6e-5, 6: 6e-7, 8: 6e-9}
+PRINTED = {2: 6e-3, 3: 4e-4, 4: 6e-5, 6: 6e-7, 8: 6e-9}
 PRINTED_ROWS = 1e-2
 # Means and shares of at least so many draws. The seeds are fixed: a few deviations are enough.
 SAMPLED = {100: 0.2, 200: 0.12, 300: 0.07, 1000: 0.05, 4000: 0.03, 50_000: 0.02, 100_000: 0.01}
