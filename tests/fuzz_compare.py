@@ -5,7 +5,7 @@ import torch
 
 from frameworks import framework
 from fuzz_limits import has_uncertain_order, tolerance
-from tolerances import GRADIENTS, as_numpy
+from tolerances import GRADIENTS, UNDERFLOW, as_numpy
 
 
 class Finding(Exception):
@@ -35,7 +35,7 @@ def compare_one(what, found, expected, limit):
         raise Finding(f"{what}: {found[~np.isfinite(found)][0]}, where a number was expected")
     worst = np.abs(found - expected).max(initial=0.0)
     # Denormal numbers have no relative precision.
-    if worst > max(limit, 1e-300):
+    if worst > max(limit, UNDERFLOW):
         at = np.abs(found - expected).argmax()
         raise Finding(
             f"{what} differs by {worst:.2g}, allowed {limit:.2g}: {found[at]}, not {expected[at]}"

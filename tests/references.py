@@ -97,9 +97,8 @@ def assert_gradient(actual, expected, tolerance, natural):
     """
     actual, expected = as_numpy(actual), as_numpy(expected)
     largest = np.abs(expected).max(initial=0.0)
-    np.testing.assert_allclose(
-        actual, expected, rtol=0, atol=tolerance * max(largest, 1e-3 * natural)
-    )
+    scale = max(largest, 1e-3 * natural)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * scale)
 
 
 def check(kernel, s, v, g, tau, metric, dtype):

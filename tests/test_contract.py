@@ -31,7 +31,7 @@ from catalog import (
     offers,
     with_matrix,
 )
-from tolerances import GRADIENTS, VALUES, assert_close
+from tolerances import DIFFERENCES, GRADIENTS, LAST_DIGITS, LIMIT, LINEAR, VALUES, assert_close
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
 
@@ -128,7 +128,7 @@ def test_half_precision_accumulates_in_float32(how):
         pytest.skip("offers no ranks")
     x = torch.arange(1000, dtype=torch.float32).div(8).to(torch.float16)
     ranks = so.rank(x, cold(how, 1e-8))
-    torch.testing.assert_close(ranks, torch.arange(1.0, 1001.0), rtol=1e-6, atol=0)
+    torch.testing.assert_close(ranks, torch.arange(1.0, 1001.0), rtol=LIMIT, atol=0)
 
 
 @every_pair
@@ -137,7 +137,9 @@ def test_float64_is_float64_all_the_way(how, operation, x):
     shifted = x + 1e-9 * torch.sin(100 * x)
     change = operation(shifted, how) - operation(x, how)
     linear = jvp(lambda x: operation(x, how), (x,), (shifted - x,))[1]
-    torch.testing.assert_close(change, linear, rtol=0, atol=1e-14 + 1e-4 * linear.abs().max())
+    torch.testing.assert_close(
+        change, linear, rtol=0, atol=LAST_DIGITS + LINEAR * linear.abs().max()
+    )
 
 
 @every_pair
@@ -173,7 +175,7 @@ def test_tied_scores_receive_equal_gradients_from_a_symmetric_function(how, oper
     g = gradient(lambda x: operation(x, how), TIED)
     assert g.abs().max() > 0
     for group in ([0, 2, 5], [1, 4]):
-        assert (g[group] - g[group[0]]).abs().max() <= 1e-12 * g.abs().max()
+        assert (g[group] - g[group[0]]).abs().max() <= VALUES["float64"] * g.abs().max()
 
 
 @every_operation
@@ -189,7 +191,7 @@ def test_the_gradient_of_a_tied_group_is_that_of_moving_it_together(how, operati
         move = torch.zeros_like(TIED)
         move[group] = step
         slope = (loss(TIED + move) - loss(TIED - move)) / (2 * step)
-        torch.testing.assert_close(g[group].sum(), slope, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(g[group].sum(), slope, **DIFFERENCES)
 
 
 @with_matrix

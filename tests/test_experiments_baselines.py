@@ -19,6 +19,7 @@ from softorder_experiments.models import (
 from softorder_experiments.runs import read_records
 from softorder_experiments.tasks import BASELINES, TASKS
 from test_experiments_knn import ALONE, QUIET
+from tolerances import NETWORKS
 
 
 @pytest.mark.parametrize(
@@ -122,4 +123,4 @@ def test_principal_components_are_those_of_scikit_learn():
     every = pca.images.of("train", torch.arange(1257)).flatten(1)
     expected = sklearn.decomposition.PCA(20, svd_solver="full").fit(every).transform(every[:9])
     got = pca.features(pca.images.of("train", torch.arange(9)))
-    numpy.testing.assert_allclose(got.abs(), abs(expected), atol=1e-4)
+    numpy.testing.assert_allclose(got.abs(), abs(expected), atol=NETWORKS["atol"])

@@ -31,6 +31,7 @@ from test_experiments_engine import (
     Toy,
     same,
 )
+from tolerances import NETWORKS
 
 
 def test_processes_that_differ_are_found_out(tmp_path, monkeypatch):
@@ -134,4 +135,4 @@ def test_two_processes_train_as_one_are_stopped_and_write_one_record(tmp_path):
     assert (one["resumed"], two["resumed"]) == (0, 1)
     assert one["metrics"]["test"]["sequences"] == two["metrics"]["test"]["sequences"]
     for left, right in zip(one["curve"], two["curve"], strict=True):
-        assert left["loss"] == pytest.approx(right["loss"], rel=1e-4)
+        assert left["loss"] == pytest.approx(right["loss"], rel=NETWORKS["rtol"])

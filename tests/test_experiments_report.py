@@ -25,6 +25,7 @@ from softorder_experiments.report.operator_figures import (
 )
 from softorder_experiments.speed import METHODS
 from softorder_experiments.tasks import TASKS
+from tolerances import VALUES
 
 ROOT = pathlib.Path(__file__).parents[1]
 ORIGIN = {
@@ -146,8 +147,8 @@ def test_figure_10_is_what_the_operators_give():
         (neuralsort, lambda u: numpy.exp(-(u**2) / 2)),
     ):
         assert len(side.scores) == 4
-        numpy.testing.assert_allclose(side.weights, density(side.scores), atol=1e-12)
-        numpy.testing.assert_allclose(side.heights, density(side.grid), atol=1e-12)
+        numpy.testing.assert_allclose(side.weights, density(side.scores), atol=VALUES["float64"])
+        numpy.testing.assert_allclose(side.heights, density(side.grid), atol=VALUES["float64"])
     # Drawn from the rows of the matrix, not from a formula.
     other = bell("", [2.4, 1.2, 0.0, -2.0], so.NeuralSort(5 / 3), so.NeuralSort(100.0))
     expected = so.NeuralSort(5 / 3)(numpy.array([2.4, 1.2, 0.0, -2.0])).matrix()[2]
@@ -162,7 +163,7 @@ def test_the_logits_are_the_operators(of, how):
     log_p = how(scores).log_matrix()
     want = log_p - numpy.diagonal(log_p)[:, None]
     got = [[of(i, j, 4) @ scores for j in range(4)] for i in range(4)]
-    numpy.testing.assert_allclose(got, want, atol=1e-12)
+    numpy.testing.assert_allclose(got, want, atol=VALUES["float64"])
 
 
 def test_the_logits_are_written_as_the_paper_has_them():

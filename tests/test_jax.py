@@ -14,7 +14,7 @@ import pytest
 import softorder as so
 from inside import dispatch, tiled
 from jax_cases import HOWS, NUMPY, V, X, every_how, loss, needs_native, products
-from tolerances import FINITE_DIFFERENCES, GRADIENTS, SQUARE_VALUES, VALUES, assert_close
+from tolerances import FINITE_DIFFERENCES, GRADIENTS, SQUARE_VALUES, STOPPED, VALUES, assert_close
 
 
 @every_how
@@ -140,11 +140,11 @@ def test_a_tolerance_is_reached_without_64_bit_types(n, seed):
     for function, x in ((of_matrix, matrix), (of_scores, matrix[0])):
         y, (g,) = NUMPY.pull(function, [x.astype(np.float64)], weight)
         with jax.enable_x64(False):
-            assert_close(function(jnp.asarray(x)), y, 2e-4)
+            assert_close(function(jnp.asarray(x)), y, STOPPED[1e-4])
             weighted = functools.partial(lambda f, x: jnp.sum(weight * f(x)), function)
             got = jax.grad(weighted)(jnp.asarray(x))
             # Of two standardized scores the gradient is 0.
-            np.testing.assert_allclose(got, g, rtol=0, atol=2e-4)
+            np.testing.assert_allclose(got, g, rtol=0, atol=STOPPED[1e-4])
 
 
 def test_a_permutation_made_outside_is_good_inside_and_afterwards():

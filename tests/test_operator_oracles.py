@@ -307,7 +307,7 @@ def test_kl_ranks_lie_in_the_permutahedron(rng):
     for epsilon in (0.05, 0.5, 50.0):
         r = -np.sort(-oracle.fast_soft_rank(rng.normal(size=9), epsilon, "kl"))
         bounds = np.cumsum(np.arange(9, 0, -1.0))
-        assert (np.cumsum(r) <= bounds + 1e-12 * bounds[-1]).all()
+        assert (np.cumsum(r) <= bounds + VALUES["float64"] * bounds[-1]).all()
 
 
 # ---------------------------------------------------------------- Plackett-Luce

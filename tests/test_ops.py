@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import oracles
 import softorder as so
 import strategies as our
-from tolerances import ITERATED, VALUES, assert_close, gradcheck
+from tolerances import ITERATED, LIMIT, VALUES, assert_close, gradcheck
 
 COLD = 1e-6
 directions = st.booleans()
@@ -99,9 +99,9 @@ def test_the_issues_example():
 def test_rank_goes_to_scipys_with_ties(x, dim):
     x[0, 2] = x[0, 5]
     expected = scipy.stats.rankdata(x.numpy(), axis=dim)
-    np.testing.assert_allclose(so.rank(x, COLD, dim=dim).numpy(), expected, rtol=1e-6)
+    np.testing.assert_allclose(so.rank(x, COLD, dim=dim).numpy(), expected, rtol=LIMIT)
     down = scipy.stats.rankdata(-x.numpy(), axis=dim)
-    np.testing.assert_allclose(so.rank(x, COLD, dim=dim, descending=True).numpy(), down, rtol=1e-6)
+    np.testing.assert_allclose(so.rank(x, COLD, dim=dim, descending=True).numpy(), down, rtol=LIMIT)
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
@@ -333,7 +333,7 @@ def test_knn_does_not_lose_digits_far_from_the_origin(outlier, shift, generator)
     near = torch.randn(8, 3, generator=generator) + shift
     neighbors = torch.cat([near, near[:4] + outlier])
     exact = so.knn(query.double(), neighbors.double(), 2, 0.5)
-    assert_close(so.knn(query, neighbors, 2, 0.5), exact, 1e-5)
+    assert_close(so.knn(query, neighbors, 2, 0.5), exact, VALUES)
 
 
 def test_knn_of_an_infinite_neighbour_is_knn_without_it():

@@ -61,7 +61,9 @@ def test_values_and_gradients_are_numpys(framework, operation, make):
         np.testing.assert_allclose(value, y, rtol=0, atol=scale * SQUARE_VALUES["float64"])
         # A derivative may be what rounding leaves of terms of this size, which cancel.
         for got, want in zip(found, expected, strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-9, atol=GRADIENTS["float64"] / tau)
+            np.testing.assert_allclose(
+                got, want, rtol=GRADIENTS["float64"], atol=GRADIENTS["float64"] / tau
+            )
 
     examine()
 

@@ -9,6 +9,7 @@ import torch
 
 import softorder as so
 from frameworks import NAMES, is_installed
+from tolerances import VALUES
 
 RELAXATIONS = {
     "abs": so.SoftSort(0.5),
@@ -172,7 +173,7 @@ def test_what_p_returns_is_not_its_own_memory():
             products = [P.matrix, P.log_matrix, P.T.matrix, P.entropy, lambda P=P: P.rows([0, 1])]
             for product in [*products, lambda P=P: P.order]:
                 product()[...] = 0
-            np.testing.assert_allclose(np.asarray(P @ v), 1.0, rtol=1e-6)
+            np.testing.assert_allclose(np.asarray(P @ v), 1.0, rtol=VALUES["float64"])
             assert sorted(np.asarray(P.order).tolist()) == list(range(5))
 
 
@@ -219,8 +220,10 @@ def test_a_permutation_that_a_compiled_function_used(name, masked, shape):
     mask = jnp.ones(shape, dtype=bool).at[..., 1].set(False) if masked else None
     P, v = RELAXATIONS[name](x, mask=mask), jnp.arange(5.0)[:, None]
     expected = RELAXATIONS[name](x, mask=mask) @ v
-    np.testing.assert_allclose(jax.jit(lambda v: P @ v)(v), expected, rtol=2e-5, atol=1e-6)
-    np.testing.assert_allclose(P @ v, expected, rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        jax.jit(lambda v: P @ v)(v), expected, rtol=VALUES["float64"], atol=VALUES["float64"]
+    )
+    np.testing.assert_allclose(P @ v, expected, rtol=VALUES["float64"], atol=VALUES["float64"])
     jax.grad(lambda v: (P.T @ v).sum())(v)
 
 

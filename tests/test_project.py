@@ -1,7 +1,9 @@
 """The project's own files agree with each other, and the example runs."""
 
+import ast
 import importlib
 import importlib.metadata
+import math
 import pathlib
 import re
 import shutil
@@ -60,6 +62,100 @@ def test_every_development_dependency_is_pinned():
 def test_no_host_and_no_path_of_a_machine_is_named(file):
     text = (ROOT / file).read_text()
     assert not re.search(r"https?://|/(root|home|opt|tmp|work)/", text)
+
+
+def numbers_of(place):
+    """Return the numbers of an expression: fractions anywhere, but not in brackets, and itself."""
+    keys = {
+        id(part)
+        for entry in ast.walk(place)
+        if isinstance(entry, ast.Subscript)
+        for part in ast.walk(entry.slice)
+    }
+    constants = (p for p in ast.walk(place) if isinstance(p, ast.Constant) and id(p) not in keys)
+    return [
+        c.value
+        for c in constants
+        if type(c.value) is float or (c is place and type(c.value) is int)
+    ]
+
+
+def inline_tolerances(text):
+    """Return the lines of a test file that hold a tolerance as a number.
+
+    0 is none, and a whole number of entries of the table, like 10 * LIMIT, is one of the table.
+    """
+    lines = set()
+    for node in ast.walk(ast.parse(text)):
+        places, least = [], math.inf
+        if isinstance(node, ast.Call):
+            places = [k.value for k in node.keywords if k.arg in ("rtol", "atol", "rel", "abs")]
+            if re.search("close|alike", ast.unparse(node.func)):
+                starred = any(isinstance(a, ast.Starred) for a in node.args)
+                places += node.args[1 if starred else 2 :][-1:]
+        elif isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            places = [v for k, v in pairs if k and ast.unparse(k) in ("'rtol'", "'atol'")]
+        elif isinstance(node, ast.Assert):
+            compared = [part for part in ast.walk(node.test) if isinstance(part, ast.Compare)]
+            below = [part for part in compared if isinstance(part.ops[-1], (ast.Lt, ast.LtE))]
+            places, least = [part.comparators[-1] for part in below], 2e-3
+        # A string may be a program that a test runs.
+        program = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        written = program and re.search(r"\b(rtol|atol|rel|abs)=[\d.]*[1-9]", node.value)
+        numbers = [number for place in places for number in numbers_of(place)]
+        if written or any(0 < abs(number) < least for number in numbers):
+            lines.add(node.lineno)
+    return sorted(lines)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "assert_allclose(a, b, rtol=1e-6)",
+        "assert_allclose(a, b, rtol=0, atol=0.05)",
+        "assert_allclose(a, b, atol=LIMIT + 1e-9 * b.max())",
+        "assert_allclose(a, b, 1e-6)",
+        "torch.testing.assert_close(a, b, rtol=0.0, atol=1e-7)",
+        "assert a == pytest.approx(b, abs=4)",
+        "assert a == pytest.approx(b, rel=1e-4)",
+        "assert_close(a, b, 1e-9)",
+        "assert_alike(a, b, 1e-9, least=1.0)",
+        "assert_alike(*found, 1e-9)",
+        "assert (a - b).abs().max() < 1e-10",
+        "assert (abs(a - b) <= 1e-12 * b).all()",
+        "check(a, **{'rtol': 1e-4})",
+        "run('assert_allclose(a, b, atol=1e-4)')",
+    ],
+)
+def test_a_tolerance_that_is_not_of_the_table_is_seen(line):
+    assert inline_tolerances(f"x = 1\n{line}\n") == [2]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "assert_allclose(a, b, rtol=0, atol=10 * LIMIT)",
+        "assert_close(a, [0.1, 0.2], VALUES)",
+        "assert_close(a, b, STOPPED[1e-4])",
+        "assert a == pytest.approx(b)",
+        "so.Sinkhorn(tolerance=1e-9)",
+        "assert x < 0.2",
+        "step = 1e-6",
+    ],
+)
+def test_other_numbers_are_not_tolerances(line):
+    assert inline_tolerances(line) == []
+
+
+def test_the_tolerances_of_the_tests_are_in_one_table():
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if path.name not in ("tolerances.py", "test_project.py")
+        for line in inline_tolerances(path.read_text())
+    ]
+    assert found == [], "take an entry of tests/tolerances.py, or add one that says why"
 
 
 def test_the_page_how_to_choose_is_what_was_found_and_measured():

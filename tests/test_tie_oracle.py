@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from tie_oracle import _PRODUCTS, INF, abs_closed_form, all_orders, gradients
+from tolerances import GRADIENTS, ITERATED, LAST_DIGITS, PRINTED, TIE_DIFFERENCES, TIES, VALUES
 
 
 def _close(name, found, expected, tolerance):
@@ -62,7 +63,9 @@ def _central_differences(call, arrays, cotangent, step=1e-6):
     return out
 
 
-def _compare_with_differences(name, product, s, tau, options, rng, tolerance=2e-7, step=1e-6):
+def _compare_with_differences(
+    name, product, s, tau, options, rng, tolerance=TIE_DIFFERENCES["smooth"], step=1e-6
+):
     """Compare the three gradients with central differences."""
     n = len(s[1]) if product == "knn" else len(s)
     extra, cotangent = _example(product, n, rng)
@@ -90,15 +93,15 @@ def test_known_numbers():
     """Compare with numbers that are known from elsewhere."""
     s, v = [1.0, 1.0, 0.0, -0.6], [3.0, -1.0, 0.5, 2.0]
     _, ds, _, _ = gradients("softsort", "apply", s, 0.7, p=2, extra=v, cotangent=[0, 0, 1.0, 0])
-    _close("row 2 of softsort, p = 2", ds[:2], [-0.644, 0.675], 6e-4)
+    _close("row 2 of softsort, p = 2", ds[:2], [-0.644, 0.675], PRINTED[3])
     for name, expected in (
         ("approximate_rank", [-1.5, -0.75, 2.25]),
         ("softrank", [-1.693, -0.846, 2.539]),
         ("fast_soft_rank_l2", [-2.0, -1.0, 3.0]),
     ):
         _, ds, _, _ = gradients(name, "rank", np.zeros(3), 1.0, cotangent=[1.0, 2.0, 6.0])
-        _close(f"ranks of zeros by {name}", ds, expected, 4e-4)
-    _close("weights of the query", *_matching_network(), 1e-14)
+        _close(f"ranks of zeros by {name}", ds, expected, PRINTED[3])
+    _close("weights of the query", *_matching_network(), LAST_DIGITS)
 
 
 def _matching_network():
@@ -115,18 +118,18 @@ def test_the_documented_values():
     """Compare with the examples in the library's public documentation."""
     neural = [[0, 0.73, 0.27], [0.09, 0.24, 0.67], [0.88, 0.01, 0.12]]
     soft = [[0.04, 0.71, 0.26], [0.09, 0.24, 0.67], [0.84, 0.04, 0.11]]
-    for name, product, s, tau, expected, tolerance in (
-        ("softsort", "sort", [2.0, 5.0, 4.0], 0.1, [2.0, 4.00004539, 4.9999546], 1e-8),
-        ("softsort", "matrix", [2.0, 5.0, 4.0], 1.0, soft, 6e-3),
-        ("neuralsort", "matrix", [2.0, 5.0, 4.0], 1.0, neural, 6e-3),
-        ("softrank", "rank", [2.0, 5.0, 4.0], 1.0, [1.096, 2.743, 2.161], 6e-4),
-        ("transport", "sort", [2.0, 5.0, 4.0], 0.1, [2.03, 4.08, 4.88], 6e-3),
-        ("approximate_rank", "rank", [2.0, 5.0, 4.0], 0.5, [1.02, 2.878, 2.101], 6e-4),
-        ("fast_soft_rank_l2", "rank", [2.0, 5.0, 4.5], 1.0, [1.0, 2.75, 2.25], 6e-4),
-        ("fast_soft_sort_l2", "sort", [2.0, 5.00001, 4.0], 1.0, [2.667, 3.667, 4.667], 6e-4),
+    for name, product, s, tau, expected, digits in (
+        ("softsort", "sort", [2.0, 5.0, 4.0], 0.1, [2.0, 4.00004539, 4.9999546], 8),
+        ("softsort", "matrix", [2.0, 5.0, 4.0], 1.0, soft, 2),
+        ("neuralsort", "matrix", [2.0, 5.0, 4.0], 1.0, neural, 2),
+        ("softrank", "rank", [2.0, 5.0, 4.0], 1.0, [1.096, 2.743, 2.161], 3),
+        ("transport", "sort", [2.0, 5.0, 4.0], 0.1, [2.03, 4.08, 4.88], 2),
+        ("approximate_rank", "rank", [2.0, 5.0, 4.0], 0.5, [1.02, 2.878, 2.101], 3),
+        ("fast_soft_rank_l2", "rank", [2.0, 5.0, 4.5], 1.0, [1.0, 2.75, 2.25], 3),
+        ("fast_soft_sort_l2", "sort", [2.0, 5.00001, 4.0], 1.0, [2.667, 3.667, 4.667], 3),
     ):
         value, _, _, _ = gradients(name, product, s, tau, cotangent=np.zeros(np.shape(expected)))
-        _close(f"documented value of {name}", value, expected, tolerance)
+        _close(f"documented value of {name}", value, expected, PRINTED[digits])
 
 
 def test_the_closed_formula_is_brute_force():
@@ -141,7 +144,12 @@ def test_the_closed_formula_is_brute_force():
                 slope = weights[i, j] * np.sign(order.index(j) - i)
                 total[order[i]] += slope
                 total[j] -= slope
-        _close(f"closed form, m = {m}", abs_closed_form(weights), total / len(orders), 1e-12)
+        _close(
+            f"closed form, m = {m}",
+            abs_closed_form(weights),
+            total / len(orders),
+            VALUES["float64"],
+        )
 
 
 def test_gradients_are_the_rule_written_out():
@@ -160,7 +168,7 @@ def test_gradients_are_the_rule_written_out():
     for level in (0.5, 1.0):
         tied = s == level
         expected[tied] += abs_closed_form(weights[np.ix_(x == level, tied)])
-    _close("closed form inside softsort", ds, expected, 1e-12)
+    _close("closed form inside softsort", ds, expected, VALUES["float64"])
 
 
 def test_gradients_without_ties_are_differences():
@@ -191,7 +199,8 @@ def test_gradients_at_tied_pairs_are_central_differences():
             continue
         # The quotient has an error of the order of step^(p - 1), and of the step at a kink.
         rough = "metric" in options or options.get("p") == 1.5
-        loose, step = (1e-3, 1e-9) if rough else (2e-5, 1e-6)
+        loose = TIE_DIFFERENCES["root" if rough else "kink"]
+        step = 1e-9 if rough else 1e-6
         for product in _PRODUCTS[name]:
             if product == "knn":
                 continue
@@ -214,7 +223,7 @@ def test_rows_outside_a_group_are_smooth():
         for a, b in zip(
             found[1:], _central_differences(call, [s, 0.7, extra], cotangent), strict=False
         ):
-            _close(f"rows outside a group, p = {p}", a, b, 2e-7)
+            _close(f"rows outside a group, p = {p}", a, b, TIE_DIFFERENCES["smooth"])
 
 
 def _naive_softsort(s, tau, p, v):
@@ -228,7 +237,7 @@ def test_ties_broken_by_hand():
     rng = np.random.default_rng(5)
     s = np.array([0.4, -0.6, 0.4, 0.4, -1.3, -0.6, 0.4])
     v, cotangent = torch.tensor(rng.normal(size=7)), torch.tensor(rng.normal(size=7))
-    for p, hair, tolerance in ((1.0, 1e-8, 1e-6), (2.0, 1e-8, 1e-6), (1.5, 1e-10, 3e-4)):
+    for p, hair in ((1.0, 1e-8), (2.0, 1e-8), (1.5, 1e-10)):
         total = np.zeros(7)
         orders = all_orders(list(s))
         for order in orders:
@@ -238,6 +247,7 @@ def test_ties_broken_by_hand():
             loss = (cotangent * _naive_softsort(moved, 0.7, p, v)).sum()
             total += torch.autograd.grad(loss, moved)[0].numpy()
         found = gradients("softsort", "apply", s, 0.7, p=p, extra=v, cotangent=cotangent)[1]
+        tolerance = TIE_DIFFERENCES["hair"] if p == 1.5 else TIES
         _close(f"ties broken by a hair, p = {p}", found, total / len(orders), tolerance)
 
 
@@ -251,11 +261,11 @@ def test_symmetric_functions_and_shifts():
                 continue
             extra, cotangent = _example(product, 6, rng)
             ds = gradients(name, product, s, tau, extra=extra, cotangent=cotangent, **options)[1]
-            _close(f"{name} {product}: tied scores", ds[[0, 1]], ds[[2, 5]], 1e-10)
-            _close(f"{name} {product}: tied scores", ds[0], ds[3], 1e-10)
+            _close(f"{name} {product}: tied scores", ds[[0, 1]], ds[[2, 5]], GRADIENTS["float64"])
+            _close(f"{name} {product}: tied scores", ds[0], ds[3], GRADIENTS["float64"])
             if "metric" not in options:
                 shift = 0.0 if product == "entropy" else cotangent.sum()
-                _close(f"{name} {options} {product}: shift", ds.sum(), shift, 1e-8)
+                _close(f"{name} {options} {product}: shift", ds.sum(), shift, GRADIENTS["float64"])
 
 
 def test_a_mask_is_removal():
@@ -277,24 +287,24 @@ def test_a_mask_is_removal():
             expected = gradients(
                 name, product, kept, tau, cotangent=cotangent, extra=extra, **options
             )
-            _close(f"{name} {product}: mask", value[where], expected[0], 1e-13)
+            _close(f"{name} {product}: mask", value[where], expected[0], LAST_DIGITS)
             _close(f"{name} {product}: padding", value[rest], 0.0, 0)
-            _close(f"{name} {product}: mask, scores", ds[mask], expected[1], 1e-12)
+            _close(f"{name} {product}: mask, scores", ds[mask], expected[1], VALUES["float64"])
             _close(f"{name} {product}: masked scores", ds[~mask], 0.0, 0)
-            _close(f"{name} {product}: mask, tau", dtau, expected[2], 1e-12)
+            _close(f"{name} {product}: mask, tau", dtau, expected[2], VALUES["float64"])
     v = rng.normal(size=7)
     v[1] = math.nan
     value, _, _, dv = gradients(
         "softsort", "apply", s, 0.7, mask=mask, extra=v, cotangent=np.ones(7)
     )
     short = gradients("softsort", "apply", kept, 0.7, extra=v[mask], cotangent=np.ones(5))
-    _close("mask: P v", value[:5], short[0], 1e-14)
-    _close("mask: gradient of v", dv[index], short[3], 1e-14)
+    _close("mask: P v", value[:5], short[0], LAST_DIGITS)
+    _close("mask: gradient of v", dv[index], short[3], LAST_DIGITS)
     order = [5, 0, 2, 6, 3, 1, 4]
     found = gradients("softsort", "log_prob", s, 0.7, mask=mask, extra=order, cotangent=1.0)
     short = gradients("softsort", "log_prob", kept, 0.7, extra=[3, 0, 1, 4, 2], cotangent=1.0)
-    _close("mask: log_prob", found[0], short[0], 1e-14)
-    _close("mask: log_prob, scores", found[1][index], short[1], 1e-14)
+    _close("mask: log_prob", found[0], short[0], LAST_DIGITS)
+    _close("mask: log_prob, scores", found[1][index], short[1], LAST_DIGITS)
 
 
 def test_infinite_scores_are_a_limit():
@@ -320,17 +330,22 @@ def test_infinite_scores_are_a_limit():
             value, ds, _, dextra = gradients(name, product, s, tau, **full)
             limit = gradients(name, product, far, tau, **full)
             if product != "log_matrix":
-                _close(f"{name} {product}: limit", value, limit[0], 1e-10)
-            _close(f"{name} {product}: limit, scores", ds[finite], limit[1][finite], 1e-10)
+                _close(f"{name} {product}: limit", value, limit[0], ITERATED)
+            _close(
+                f"{name} {product}: limit, scores",
+                ds[finite],
+                limit[1][finite],
+                GRADIENTS["float64"],
+            )
             _close(f"{name} {product}: infinite scores", ds[~finite], 0.0, 0)
             if dextra is not None:
-                _close(f"{name} {product}: limit, extra", dextra, limit[3], 1e-10)
+                _close(f"{name} {product}: limit, extra", dextra, limit[3], GRADIENTS["float64"])
     for name in ("softsort", "transport", "fast_soft_sort_l2", "fast_soft_sort_kl"):
         cotangent = rng.normal(size=7)
         value, ds, _, _ = gradients(name, "sort", s, 0.6, cotangent=cotangent)
         alone = gradients(name, "sort", s[finite], 0.6, cotangent=cotangent[1:5])
         _close(f"{name} sort with infinities", value, [-INF, *alone[0], INF, INF], 0)
-        _close(f"{name} sort with infinities, scores", ds[finite], alone[1], 1e-14)
+        _close(f"{name} sort with infinities, scores", ds[finite], alone[1], LAST_DIGITS)
 
 
 def test_transport_is_many_iterations():
@@ -348,11 +363,11 @@ def test_transport_is_many_iterations():
     value, ds, dtau, _ = gradients(
         "transport", "matrix", s.detach(), tau.detach(), cotangent=cotangent
     )
-    _close("transport against Sinkhorn", value, log_p.exp().detach(), 1e-11)
-    _close("transport against Sinkhorn, scores", ds, expected[0], 1e-10)
-    _close("transport against Sinkhorn, epsilon", dtau, expected[1], 1e-10)
+    _close("transport against Sinkhorn", value, log_p.exp().detach(), ITERATED)
+    _close("transport against Sinkhorn, scores", ds, expected[0], GRADIENTS["float64"])
+    _close("transport against Sinkhorn, epsilon", dtau, expected[1], GRADIENTS["float64"])
     value, ds, dtau, _ = gradients("transport", "rank", np.ones(4), 0.1, cotangent=np.arange(4.0))
-    _close("transport of equal scores", value, 2.5, 1e-14)
+    _close("transport of equal scores", value, 2.5, LAST_DIGITS)
     _close("transport of equal scores has gradient zero", ds, 0.0, 0)
 
 
@@ -361,14 +376,14 @@ def test_softrank_has_its_expected_ranks():
     s = np.array([0.4, -0.6, 0.4, 1.0, 0.4, -2.0])
     value, _, _, _ = gradients("softrank", "matrix", s, 0.3, cotangent=np.ones((6, 6)))
     ranks, ds, _, _ = gradients("softrank", "rank", s, 0.3, cotangent=np.arange(6.0))
-    _close("softrank: rows", value.sum(1), 1.0, 1e-12)
-    _close("softrank: columns", value.sum(0), 1.0, 1e-12)
+    _close("softrank: rows", value.sum(1), 1.0, VALUES["float64"])
+    _close("softrank: columns", value.sum(0), 1.0, VALUES["float64"])
     weights = torch.arange(6.0, 0.0, -1.0, dtype=torch.float64)
-    _close("softrank: expected ranks", weights @ value, ranks, 1e-12)
+    _close("softrank: expected ranks", weights @ value, ranks, VALUES["float64"])
     through = gradients(
         "softrank", "matrix", s, 0.3, cotangent=weights[:, None] * torch.arange(6.0)[None]
     )
-    _close("softrank: derivative of the expected ranks", through[1], ds, 1e-11)
+    _close("softrank: derivative of the expected ranks", through[1], ds, ITERATED)
 
 
 def test_small_cases_and_errors():

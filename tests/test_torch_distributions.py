@@ -6,7 +6,7 @@ import torch
 import softorder as so
 from plackett_luce_oracle import INF, NAN, OTHER, SCORES, exact_kl, source
 from softorder.torch import PlackettLuce
-from tolerances import VALUES, assert_close
+from tolerances import SAMPLED, VALUES, assert_close
 
 
 def test_the_distribution_agrees_with_the_core():
@@ -69,7 +69,7 @@ def test_kl_divergence_is_registered():
     q = torch.tensor(OTHER, dtype=torch.float64)
     estimate = torch.distributions.kl_divergence(PlackettLuce(p), PlackettLuce(q))
     assert estimate.shape == (2,)
-    assert estimate[0].item() == pytest.approx(exact_kl(p[0], q).item(), abs=0.2)
+    assert estimate[0].item() == pytest.approx(exact_kl(p[0], q).item(), abs=SAMPLED[100])
     assert estimate[1] == 0
     estimate.sum().backward()
     assert p.grad is not None

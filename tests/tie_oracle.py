@@ -50,6 +50,7 @@ import torch
 
 from tie_oracle_products import MATRIX_PRODUCTS, double, sorted_scores
 from tie_oracle_relaxations import FAST_SORTS, INF, MATRICES, RANKS, WITH_SORT, fast_sort, own_ranks
+from tolerances import VALUES
 
 MOST_ORDERS = 5040
 
@@ -96,7 +97,9 @@ def gradients(relaxation, product, s, tau, *, p=1.0, metric=None, mask=None, ext
     count = len(leaves)
     case = _Case(layout, orders, copies[:count], copies[count], copies[-1] if weighted else extra)
     value = _value(case, relaxation, product, p, metric)
-    if not torch.allclose(value, value[:1].expand_as(value), rtol=1e-12, equal_nan=True):
+    if not torch.allclose(
+        value, value[:1].expand_as(value), rtol=VALUES["float64"], equal_nan=True
+    ):
         raise RuntimeError("The value must not depend on the order of tied scores.")
     means = _mean_gradients(value, copies, double(cotangent))
     ds = tuple(means[:2]) if product == "knn" else means[0]

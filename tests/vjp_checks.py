@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 import softorder as so
-from tolerances import GRADIENTS, VALUES, assert_close
+from tolerances import FINITE_DIFFERENCES, GRADIENTS, VALUES, assert_close
 
 RANDOM = np.random.default_rng(20200713)
 # Distinct scores, ties, infinities, and a row that a NaN spoils.
@@ -67,7 +67,9 @@ def check_by_differences(function, *arrays):
             ]
             slope = np.sum(weights(y) * (ends[0] - ends[1])) / 2e-5
             scale = max(np.abs(found[k]).max(), 1e-3)
-            np.testing.assert_allclose(found[k][place], slope, rtol=0, atol=2e-6 * scale)
+            np.testing.assert_allclose(
+                found[k][place], slope, rtol=0, atol=FINITE_DIFFERENCES * scale
+            )
 
 
 def positive(*shape):

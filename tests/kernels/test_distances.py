@@ -9,7 +9,7 @@ import parity
 import softorder as so
 import tolerances
 from inside import distances, wiring_of
-from tolerances import FINITE_DIFFERENCES, GRADIENTS, VALUES, assert_close
+from tolerances import FINITE_DIFFERENCES, GRADIENTS, LAST_DIGITS, PRINTED, VALUES, assert_close
 
 NUMPY = frameworks.framework("numpy")
 NEIGHBORS = np.array([[0.0, 0.5], [1.0, 0.1], [2.0, -0.3], [1e9, -1e9], [0.4, 0.4]])
@@ -64,14 +64,14 @@ def test_two_neighbours_at_the_query_need_the_differences(framework):
     neighbors = np.array([[1.0], [1.0], [1.0 + 1e-10], [2.0], [-4.0]])
     query = np.array([[1.0], [3.0]])
     np.testing.assert_allclose(
-        squared(framework, query, neighbors), by_hand(query, neighbors), rtol=1e-6
+        squared(framework, query, neighbors), by_hand(query, neighbors), rtol=LAST_DIGITS
     )
 
 
 def test_knn_with_one_far_neighbour_finds_the_near_ones(framework):
     query, neighbors = np.array([[0.2]]), np.array([[0.0], [1.0], [2.0], [1e9]])
     found = framework.value(lambda q, n: so.knn(q, n, 1, 0.1), query, neighbors)
-    assert_close(found, [[0.997527, 0.002473, 0.0, 0.0]], 1e-6)
+    assert_close(found, [[0.997527, 0.002473, 0.0, 0.0]], PRINTED[6])
 
 
 @pytest.mark.parametrize("queries", [QUERIES[:2], QUERIES], ids=["near", "one far"])
@@ -129,7 +129,7 @@ def test_blocks_give_what_is_there_without_them(framework, monkeypatch, batch):
     query[..., 0, :], neighbors[..., :3, :] = 1e7, 1e7 + np.array([[0.0], [1.0], [2.0]])
     expected = by_hand(query, neighbors)
     found = squared(framework, query, neighbors)
-    np.testing.assert_allclose(found, expected, rtol=1e-14)
+    np.testing.assert_allclose(found, expected, rtol=LAST_DIGITS)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inside import KL, L2, isotonic
+from tolerances import GRADIENTS, LAST_DIGITS
 
 needs_native = pytest.mark.skipif(isotonic.extension is None, reason="no native kernel")
 # "l2" and "kl" are what is chosen: the native kernel where there is one.
@@ -101,7 +102,7 @@ def test_the_blocks_give_the_solution(way, x):
     v = solve(kind, a, b, begins)
     ends = {i: int((first <= i).sum()) for i in set(first.tolist())}
     ours = [exact_value(kind, a[i : ends[i]], b[i : ends[i]]) for i in first.tolist()]
-    tolerance = 1e-14 * max(1.0, np.abs(x).max(initial=0.0))
+    tolerance = LAST_DIGITS * max(1.0, np.abs(x).max(initial=0.0))
     assert all(abs(mine - other) <= tolerance for mine, other in zip(ours, v, strict=True))
 
 
@@ -204,9 +205,9 @@ def assert_optimal(d, first):
     starts = np.unique(first)
     counts = np.diff([*starts, len(d)])
     means = np.add.reduceat(d, starts) / counts
-    assert (np.diff(means) < 1e-9).all()
+    assert (np.diff(means) < LAST_DIGITS).all()
     above = np.cumsum(d - np.repeat(means, counts))
-    assert above.max() < 1e-6
+    assert above.max() < GRADIENTS["float64"]
 
 
 @needs_native

@@ -162,6 +162,7 @@ INSTRUCTION_SETS = """
 import sys, torch
 from engines import make, results
 from inside import extension
+from tolerances import AGREEMENT
 
 torch.set_num_threads(1)
 assert extension.instruction_set() == sys.argv[1]
@@ -185,9 +186,10 @@ for family, n, features, tau, reference, least in cases:
         gradients = torch.autograd.grad((y * y.detach().cos()).sum() + (z * z).mean(), leaves)
         found.append([y.detach(), z.detach(), *gradients])
     for a, b in zip(*found, strict=True):
-        worst = max(worst, float((a - b).abs().max() / b.abs().max().clamp(min=least)))
+        error = float((a - b).abs().max() / b.abs().max().clamp(min=least))
+        worst = max(worst, error / AGREEMENT[family])
 print(worst)
-assert worst < 1e-9
+assert worst < 1
 """
 HERE = pathlib.Path(__file__).parent
 

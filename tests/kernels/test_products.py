@@ -151,7 +151,9 @@ def test_a_gradient_that_comes_in_expanded_or_transposed(kernel, family):
             with so.config(kernel="dense"):
                 y = so.sort(v, make(family, 0.5), by=leaf)
             (theirs,) = torch.autograd.grad(transform(y), leaf)
-            torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-10)
+            torch.testing.assert_close(
+                ours, theirs, atol=VALUES["float64"], rtol=GRADIENTS["float64"]
+            )
 
 
 @every_engine

@@ -18,6 +18,16 @@ from inside import (
     sums_over_others,
     torch_autograd,
 )
+from tolerances import (
+    EXPONENTIALS,
+    FINITE_DIFFERENCES,
+    GRADIENTS,
+    LAST_DIGITS,
+    ONE_ROUNDING,
+    SQUARE_VALUES,
+    UNDERFLOW,
+    VALUES,
+)
 
 
 @pytest.mark.parametrize("kind", ["real", "complex"])
@@ -37,7 +47,7 @@ def test_the_chunked_scan_is_the_plain_loop(kind):
             torch_autograd.scan(torch.tensor(gate), torch.tensor(v)).numpy(),
         ):
             assert found.shape == v.shape
-            np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-13)
+            np.testing.assert_allclose(found, expected, rtol=LAST_DIGITS, atol=LAST_DIGITS)
 
 
 @pytest.mark.parametrize("kernel", [LAPLACE, GAUSSIAN], ids=["abs", "square"])
@@ -50,7 +60,7 @@ def test_chunked_sums_over_others_are_those_of_two_scans(kernel):
         gate, steps = gates(np, kernel, gap, cut), gates_by_step(np, kernel, gap, cut)
         sums, of_w = chunked_sums_over_others(np, kernel, steps, w)
         expected = sums_over_others(scan, np, kernel, gate, w)
-        np.testing.assert_allclose(sums, expected, rtol=0, atol=1e-11)
+        np.testing.assert_allclose(sums, expected, rtol=0, atol=SQUARE_VALUES["float64"])
         to_w, of_g = chunked_sums_over_others(np, kernel, steps, g)
         to_gap = gap_gradient(np, kernel, steps, of_w, of_g, n)
         assert to_gap.shape == (2, n)
@@ -62,13 +72,17 @@ def test_chunked_sums_over_others_are_those_of_two_scans(kernel):
             for sign in (1, -1)
         ]
         slope = np.sum(g * (ends[0] - ends[1])) / (2 * step)
-        assert np.sum(to_gap * along) == pytest.approx(slope, rel=1e-6, abs=1e-6)
+        assert np.sum(to_gap * along) == pytest.approx(
+            slope, rel=FINITE_DIFFERENCES, abs=FINITE_DIFFERENCES
+        )
         # The weights are symmetric.
-        assert np.sum(to_w * w) == pytest.approx(np.sum(g * sums), rel=1e-9, abs=1e-9)
+        assert np.sum(to_w * w) == pytest.approx(
+            np.sum(g * sums), rel=GRADIENTS["float64"], abs=GRADIENTS["float64"]
+        )
 
 
 def test_the_table_of_exponentials_is_the_gaussian():
-    """Within 3e-14, and 1e-12 in the derivative, everywhere; in 30 digits."""
+    """And its derivative is, everywhere; in 30 digits."""
     with mpmath.workdps(30):
         terms = [
             (mpmath.mpc(w), mpmath.mpc(d))
@@ -79,10 +93,10 @@ def test_the_table_of_exponentials_is_the_gaussian():
             value = mpmath.fsum(parts).real
             slope = -mpmath.fsum(d * part for part, (_, d) in zip(parts, terms, strict=True)).real
             exact = mpmath.exp(-(u**2))
-            assert abs(value - exact) < 3e-14
-            assert abs(slope + 2 * u * exact) < 1e-12
+            assert abs(value - exact) < EXPONENTIALS
+            assert abs(slope + 2 * u * exact) < VALUES["float64"]
 
 
 def test_a_gap_that_is_cut_carried_nothing():
-    assert np.exp(-(GAUSSIAN.reach**2)) < 1e-17
-    assert np.exp(-LAPLACE.reach) < 1e-300
+    assert np.exp(-(GAUSSIAN.reach**2)) < ONE_ROUNDING / 100
+    assert np.exp(-LAPLACE.reach) < UNDERFLOW

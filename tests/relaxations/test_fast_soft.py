@@ -10,7 +10,15 @@ import operator_oracles as oracles
 import softorder as so
 import strategies as our
 from inside import isotonic, on_cpu
-from tolerances import VALUES, assert_close, gradcheck, gradgradcheck
+from tolerances import (
+    ONE_ROUNDING,
+    TORCHSORT_GRADIENTS,
+    TORCHSORT_VALUES,
+    VALUES,
+    assert_close,
+    gradcheck,
+    gradgradcheck,
+)
 
 strengths = st.sampled_from([1e-4, 0.01, 0.3, 1.0, 3.0, 100.0])
 both = pytest.mark.parametrize("regularization", ["l2", "kl"])
@@ -29,7 +37,7 @@ def test_sorts_and_ranks_are_the_oracles(regularization, descending, masked, eps
         expected = oracle(s, epsilon, regularization, mask, descending)
         how = relaxation(epsilon, regularization)
         # theta = s / epsilon is rounded before anything else happens.
-        tolerance = 1e-12 + 1e-15 / epsilon
+        tolerance = VALUES["float64"] + ONE_ROUNDING / epsilon
         assert_close(operation(s, how, mask=mask, descending=descending), expected, tolerance)
         x, valid = torch.tensor(s), torch.tensor(mask)
         assert_close(operation(x, how, mask=valid, descending=descending), expected, tolerance)
@@ -68,9 +76,9 @@ def test_values_and_gradients_are_those_of_torchsort(regularization, epsilon, na
         assert torch.isfinite(ours).all()
         seen = torch.isfinite(expected)
         # Its own results are differences of numbers of the size n / epsilon.
-        assert_close(ours[seen], expected[seen], 1e-6)
+        assert_close(ours[seen], expected[seen], TORCHSORT_VALUES)
         single = operation(x, relaxation(epsilon, regularization))
-        assert_close(single[seen], expected[seen], 1e-6)
+        assert_close(single[seen], expected[seen], TORCHSORT_VALUES)
         if name == "tied" or not seen.all():
             continue
         weight = torch.cos(torch.arange(30.0, dtype=torch.float64))[: x.shape[-1]]
@@ -79,7 +87,7 @@ def test_values_and_gradients_are_those_of_torchsort(regularization, epsilon, na
         assert torch.isfinite(g).all()
         seen = torch.isfinite(theirs_too)
         # Not relative to the largest: where all is exact here, its rounding is all there is.
-        torch.testing.assert_close(g[seen], theirs_too[seen], rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(g[seen], theirs_too[seen], **TORCHSORT_GRADIENTS)
 
 
 def test_no_nan_where_torchsort_gives_nan():
@@ -90,7 +98,7 @@ def test_no_nan_where_torchsort_gives_nan():
     assert torch.isfinite(ranks).all()
     assert torch.isfinite(g).all()
     expected = oracles.fast_soft_rank(x[0].detach().numpy(), 1e-4, "kl")
-    assert_close(ranks[0], expected, 1e-5)
+    assert_close(ranks[0], expected, VALUES)
 
 
 @both

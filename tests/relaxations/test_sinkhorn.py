@@ -10,7 +10,16 @@ from scipy.optimize import linear_sum_assignment
 import operator_oracles as oracles
 import softorder as so
 from inside import doubly_stochastic
-from tolerances import ITERATED, LIMIT, VALUES, assert_close, gradcheck, gradgradcheck
+from tolerances import (
+    ITERATED,
+    LIMIT,
+    ROUNDED_AGAIN,
+    STOPPED,
+    VALUES,
+    assert_close,
+    gradcheck,
+    gradgradcheck,
+)
 
 matrices = st.integers(1, 6).flatmap(
     lambda n: st.lists(st.integers(-8, 8).map(lambda i: i / 4), min_size=n * n, max_size=n * n).map(
@@ -30,7 +39,7 @@ def test_a_number_of_iterations_is_the_oracles(matrix, tau, iterations):
 @given(matrices, st.sampled_from([0.5, 1.0, 10.0]))
 def test_a_tolerance_reaches_the_limit(matrix, tau):
     P = so.Sinkhorn(tau, tolerance=1e-12)(matrix)
-    assert_close(P.matrix(), oracles.sinkhorn_limit(matrix, tau), 1e-9)
+    assert_close(P.matrix(), oracles.sinkhorn_limit(matrix, tau), STOPPED[1e-12])
 
 
 @pytest.mark.parametrize("size", [1.0, 1e3])
@@ -38,12 +47,13 @@ def test_a_tolerance_reaches_the_limit(matrix, tau):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_sums_are_one_within_the_tolerance(size, tau, dtype, generator):
     matrix = size * torch.randn(4, 12, 12, generator=generator, dtype=dtype)
-    P = so.Sinkhorn(tau, tolerance=1e-4)(matrix)
+    asked = 1e-4
+    P = so.Sinkhorn(tau, tolerance=asked)(matrix)
     ones = torch.ones(4, 12, dtype=dtype)
     for axis in (-1, -2):
-        assert (P.matrix().sum(axis) - ones).abs().max() <= 1.1e-4
+        assert (P.matrix().sum(axis) - ones).abs().max() <= ROUNDED_AGAIN * asked
     assert P.marginal_error().shape == (4,)
-    assert P.marginal_error().max() <= 1.1e-4
+    assert P.marginal_error().max() <= ROUNDED_AGAIN * asked
 
 
 def test_a_fixed_number_reports_its_error_and_nothing_overflows(generator):
@@ -96,7 +106,7 @@ def test_derivatives(generator):
         torch.autograd.functional.hessian(lambda m, how=how: how(m).matrix()[0, 0], matrix[0])
         for how in (limit, many)
     )
-    assert_close(ours, theirs, 1e-8)
+    assert_close(ours, theirs, STOPPED[1e-10])
 
 
 def test_large_matrices_are_computed_again_instead_of_kept(generator):
@@ -135,16 +145,18 @@ def test_forbidden_pairs_nan_and_no_items(generator):
     matrix = torch.randn(2, 4, 4, generator=generator, dtype=torch.float64)
     forbidden = matrix.clone()
     forbidden[0, :, 1] = torch.tensor([0.0, -torch.inf, -torch.inf, -torch.inf])
-    P = so.Sinkhorn(1.0, iterations=200)(forbidden)
+    iterations = 200
+    P = so.Sinkhorn(1.0, iterations)(forbidden)
     assert P.order[0, 0] == 1
     assert (P.matrix()[0, 1:, 1] == 0).all()
-    assert P.marginal_error().max() < 1e-2
+    # Without total support the error falls as slowly as this.
+    assert P.marginal_error().max() < 2 / iterations
     spoiled = matrix.clone()
     spoiled[1, 2, 3] = torch.nan
     for how in (so.Sinkhorn(1.0), so.Sinkhorn(1.0, tolerance=1e-6)):
         p = how(spoiled).matrix()
         assert torch.isnan(p[1]).all()
-        assert_close(p[0], how(matrix[:1]).matrix()[0], 1e-5)
+        assert_close(p[0], how(matrix[:1]).matrix()[0], VALUES)
         assert how(spoiled).order[1].sort().values.tolist() == [0, 1, 2, 3]
         assert how(torch.zeros(2, 0, 0)).matrix().shape == (2, 0, 0)
         assert how(torch.zeros(2, 0, 0)).marginal_error().tolist() == [0.0, 0.0]

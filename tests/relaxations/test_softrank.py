@@ -12,7 +12,7 @@ import operator_oracles as oracles
 import softorder as so
 import strategies as our
 from inside import pairwise
-from tolerances import GRADIENTS, VALUES, assert_close, gradcheck, gradgradcheck
+from tolerances import GRADIENTS, LAST_DIGITS, LIMIT, VALUES, assert_close, gradcheck, gradgradcheck
 
 
 @given(our.masked_scores(infinite=True), our.temperatures)
@@ -123,12 +123,12 @@ def test_log_prob_in_the_tails_is_the_oracles_in_value_and_slope(s, tau, permuta
     """The quadrature once stopped at 8.25 deviations: an infinite loss, and NaN for a slope."""
     log_p, slope = log_prob_and_slope(s, tau, permutation)
     expected = oracles.softrank_log_prob(s, tau, permutation)
-    assert_close(log_p, np.float64(expected), 1e-13)
+    assert_close(log_p, np.float64(expected), LAST_DIGITS)
     step, direction = mpmath.mpf("1e-10"), [1.0, 0.3, -0.7, 0.4][: len(s)]
     with mpmath.workdps(30):
         moved = [x + step * d for x, d in zip(s, direction, strict=True)]
         by_step = (oracles.softrank_log_prob(moved, tau, permutation) - expected) / step
-    assert_close(slope.numpy() @ np.array(direction), np.float64(by_step), 1e-9)
+    assert_close(slope.numpy() @ np.array(direction), np.float64(by_step), GRADIENTS["float64"])
 
 
 @pytest.mark.parametrize("gap", [1e2, 1e4, 1e8, 1e100])
@@ -138,7 +138,7 @@ def test_log_prob_of_two_items_is_that_of_one_contest(gap):
     assert_close(
         log_p, 2 * math.log(0.5) + 2 * mpmath_log_erfc(gap / math.sqrt(2)), VALUES["float64"]
     )
-    assert_close(slope, np.array([-2.0, 2.0]) * (gap + 1 / gap), 1e-5)
+    assert_close(slope, np.array([-2.0, 2.0]) * (gap + 1 / gap), LIMIT)
 
 
 def mpmath_log_erfc(x):
@@ -155,7 +155,7 @@ def test_log_prob_of_many_items_far_apart_has_finite_slopes(n, generator):
     assert torch.isfinite(log_p).all()
     assert torch.isfinite(slope).all()
     # Only differences count.
-    assert (slope.sum(-1).abs() <= 1e-10 * slope.abs().max()).all()
+    assert (slope.sum(-1).abs() <= GRADIENTS["float64"] * slope.abs().max()).all()
 
 
 def test_the_log_matrix_is_the_logarithm_of_the_matrix(generator):
