@@ -178,8 +178,7 @@ void flip_positions(const Rows<Float>& rows, Float* y) {
     const int64_t f = rows.features;
     for (int64_t row = 0; row < rows.rows; ++row) {
         Float* first = y + row * rows.n * f;
-        const int64_t count = rows.counts ? rows.counts[row] : rows.n;
-        for (int64_t i = 0, j = count - 1; i < j; ++i, --j) {
+        for (int64_t i = 0, j = rows.count_of(row) - 1; i < j; ++i, --j) {
             std::swap_ranges(first + i * f, first + (i + 1) * f, first + j * f);
         }
     }
