@@ -170,8 +170,8 @@ void cost(const Rows<Float>& rows, const Permutations& permutations, Float* out)
     for_each_permutation(rows, permutations, one);
 }
 
-// Adds the derivatives of sum(g * cost) for g (rows, n). An infinite cost is constant. A row with a NaN has
-// no blocks, and keeps the gradients that it has.
+// Adds the derivatives of sum(g * cost) for g (rows, n). An infinite cost is constant. A row with a NaN
+// has no blocks: its gradients stay what apply_backward made of them, NaN.
 template <class Float, class Cost>
 void cost_backward(const Rows<Float>& rows, const Permutations& permutations, const Float* g,
                    const Gradients<Float>& to) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "block_solver.hpp"
@@ -61,13 +62,25 @@ std::vector<Bounds> find_bounds(const Terms& terms, Block block, int64_t f, cons
     return bounds;
 }
 
-// Writes f values, times `weight`, as channels: where there are infinities, as those that `with_ends`
-// reads.
-template <class Float>
-void write_channels(const Float* values, int64_t f, bool infinite, double weight, double* input) {
-    for (int64_t c = 0; c < f; ++c) {
-        split(values[c], infinite, [&](int64_t part, double x) { input[part * f + c] = x * weight; });
-    }
+// Writes the f values from(i), times weight(i), as channels for each position: where there are
+// infinities, as those that `with_ends` reads. If `WithOne`, the last channel is 1.
+template <bool WithOne, class From, class Weight>
+void write_channels(int64_t begin, int64_t size, int64_t f, bool infinite, const From& from,
+                    const Weight& weight, double* input) {
+    const auto write = [&](auto with_infinite) {
+        const int64_t channels = f * (with_infinite ? 3 : 1) + WithOne;
+        for (int64_t i = begin; i < begin + size; ++i, input += channels) {
+            const auto* values = from(i);
+            const double share = weight(i);
+            for (int64_t c = 0; c < f; ++c) {
+                split(values[c], with_infinite,
+                      [&](int64_t part, double x) { input[part * f + c] = x * share; });
+            }
+            if (WithOne) input[channels - 1] = 1;
+        }
+    };
+    // Mostly there are none: the compiler makes a loop for that.
+    infinite ? write(std::true_type{}) : write(std::false_type{});
 }
 
 // y = P v by position, or log Z where there are no features; the other is null. v is by item; null for
@@ -92,13 +105,13 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
         const auto at = [&](int64_t i) { return values_at<Features>(rows, v, row, i); };
         const std::vector<Bounds> bounds = find_bounds(rows.terms, block, f, at);
         const auto fill = [&](int64_t begin, int64_t size, double* input) {
-            for (int64_t i = 0; i < size; ++i, input += channels) {
-                write_channels(at(begin + i), f, infinite, 1, input);
-                input[channels - 1] = 1;
-            }
+            const auto one = [](int64_t) { return 1.0; };
+            write_channels<true>(begin, size, features_of<Features>(rows), infinite, at, one, input);
         };
         solver.sums(channels, channels, fill, [&](int64_t begin, int64_t size, const double* sums,
                                                   const double*) {
+            // Not captured, or the compiler would forget that it is one.
+            const int64_t f = features_of<Features>(rows);
             for (int64_t i = 0; i < size; ++i, sums += channels) {
                 const double z = sums[channels - 1];
                 if (log_z) log_z[row * n + begin + i] = static_cast<Float>(std::log(z));
@@ -310,12 +323,13 @@ void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
         const auto at = [&](int64_t i) { return u + (row * n + i) * f; };
         const std::vector<Bounds> bounds = find_bounds(rows.terms, block, f, at);
         const auto fill = [&](int64_t begin, int64_t size, double* input) {
-            for (int64_t i = 0; i < size; ++i, input += channels) {
-                write_channels(at(begin + i), f, infinite, 1 / z[begin - block.begin + i], input);
-            }
+            const auto share = [&](int64_t i) { return 1 / z[i - block.begin]; };
+            write_channels<false>(begin, size, features_of<Features>(rows), infinite, at, share, input);
         };
         solver.sums(channels, channels, fill, [&](int64_t begin, int64_t size, const double* sums,
                                                   const double*) {
+            // Not captured, or the compiler would forget that it is one.
+            const int64_t f = features_of<Features>(rows);
             for (int64_t i = 0; i < size; ++i, sums += channels) {
                 Float* item = w + (row * n + rows.order[row * n + begin + i]) * f;
                 for (int64_t c = 0; c < f; ++c) {
