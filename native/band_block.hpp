@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "band_kernels.hpp"
 #include "parallel.hpp"
@@ -27,7 +26,7 @@ constexpr double kWorthAThread = 1 << 18;
 template <class Float>
 double count_weights(const Rows<Float>& rows, int64_t row) {
     const Float* sorted = rows.sorted + row * rows.n;
-    const double scale = rows.scale[rows.scale_per_row ? row : 0], n = static_cast<double>(rows.n);
+    const double scale = rows.scale_of(row), n = static_cast<double>(rows.n);
     const double range = static_cast<double>(sorted[0]) - static_cast<double>(sorted[rows.n - 1]);
     // The cost k steps away is k^2 gaps. A NaN or an infinite range counts as narrow.
     const double reach = std::sqrt(-std::log(kNegligible<Float>) * n * scale / range);
@@ -38,30 +37,21 @@ double count_weights(const Rows<Float>& rows, int64_t row) {
 template <class Float>
 class BandBlock {
   public:
-    // A thread gets at least `minimum` positions.
+    // Takes memory for so many planes, and prepares the band. A thread gets at least `minimum`
+    // positions.
     BandBlock(const Float* sorted, Block block, double scale, double smallest, int threads,
-            int64_t minimum, Scratch& memory)
+              int64_t minimum, int64_t planes, Scratch& memory)
         : begin(block.begin),
           length(block.end - block.begin),
           all_infinite(block.all_infinite),
-          inverse_scale(std::min(1 / scale, std::numeric_limits<double>::max())),
+          inverse_scale(inverse(scale)),
           stride_(padded() + 2 * kMargin),
           threads_(threads),
           minimum_(minimum),
-          smallest_(smallest),
-          sorted_(sorted + block.begin),
-          memory_(memory) {}
-
-    const int64_t begin, length;
-    const bool all_infinite;
-    const double inverse_scale;
-
-    // Takes memory for so many planes, and prepares the band.
-    void reserve(int64_t planes) {
-        next_ = memory_.get((planes + 2 + kSteps) * stride_) + kMargin;
+          next_(memory.get((planes + 2 + kSteps) * stride_) + kMargin) {
         if (all_infinite) return;
         double *scores = take(1), *gap = take(1), *powers = take(kSteps);
-        const auto score = [&](int64_t i) { return static_cast<double>(sorted_[i]); };
+        const auto score = [&](int64_t i) { return static_cast<double>(sorted[begin + i]); };
         std::fill(scores - kMargin, scores, score(0));
         std::fill(scores + length, scores + padded() + kMargin, score(length - 1));
         std::fill(gap - kMargin, gap + 1, kFar);
@@ -71,8 +61,12 @@ class BandBlock {
             gap[i] = std::min((scores[i - 1] - scores[i]) * inverse_scale, kFar);
         }
         band_kernels().write_powers(gap, -kMargin, padded() + kMargin, stride_, powers);
-        band_ = {scores, gap, powers, inverse_scale, smallest_, stride_};
+        band_ = {scores, gap, powers, inverse_scale, smallest, stride_};
     }
+
+    const int64_t begin, length;
+    const bool all_infinite;
+    const double inverse_scale;
 
     // The next `planes` of them.
     double* take(int64_t planes) {
@@ -102,9 +96,7 @@ class BandBlock {
             sum_others(v, planes, relative, up + stride_);
             return;
         }
-        for_each_lanes([&](int64_t b, int64_t e) {
-            band_kernels().sum_rows(band_, b, e, v, planes, relative, up, down);
-        });
+        for_all_lanes(band_kernels().sum_rows, v, planes, relative, up, down);
     }
 
     void sum_columns(const double* s, int64_t planes, double* sums) const {
@@ -112,9 +104,7 @@ class BandBlock {
             sum_others(s, planes, false, sums);
             return;
         }
-        for_each_lanes([&](int64_t b, int64_t e) {
-            band_kernels().sum_columns(band_, b, e, s, planes, sums);
-        });
+        for_all_lanes(band_kernels().sum_columns, s, planes, sums);
     }
 
     void differentiate(const double* v, const double* s, const double* t, int64_t planes,
@@ -124,18 +114,17 @@ class BandBlock {
             clear(4, flow);
             return;
         }
-        for_each_lanes([&](int64_t b, int64_t e) {
-            band_kernels().differentiate(band_, b, e, v, s, t, planes, with_moment, sums, flow);
-        });
+        for_all_lanes(band_kernels().differentiate, v, s, t, planes, with_moment, sums, flow);
     }
 
   private:
     int64_t padded() const { return (length + kLanes - 1) / kLanes * kLanes; }
 
-    template <class Work>
-    void for_each_lanes(const Work& work) const {
-        for_each_range(threads_, padded() / kLanes, 1 + minimum_ / kLanes,
-                       [&](int64_t b, int64_t e) { work(b * kLanes, e * kLanes); });
+    template <class Kernel, class... Arguments>
+    void for_all_lanes(Kernel kernel, Arguments... arguments) const {
+        for_each_range(
+            threads_, padded() / kLanes, 1 + minimum_ / kLanes,
+            [&](int64_t b, int64_t e) { kernel(band_, b * kLanes, e * kLanes, arguments...); });
     }
 
     // Where all weights are 1: the sum over all positions but the own.
@@ -158,11 +147,8 @@ class BandBlock {
     const int64_t stride_;
     const int threads_;
     const int64_t minimum_;
-    const double smallest_;
-    const Float* sorted_;
-    Scratch& memory_;
+    double* next_;
     Band band_ = {};
-    double* next_ = nullptr;
 };
 
 // Calls work(row, block) for every block of every row, with memory for so many planes, and
@@ -185,10 +171,9 @@ void for_each_block(const Rows<Float>& rows, double smallest, int64_t planes, co
         rows, fewest < 0.5, minimum,
         [&](int64_t row, const Blocks& blocks, double scale, int threads, Scratch& memory) {
             blank(row, blocks.blank());
-            for (int r = 0; r < blocks.number; ++r) {
-                BandBlock<Float> block(rows.sorted + row * rows.n, blocks.block[r], scale, smallest,
-                                   threads, positions, memory);
-                block.reserve(planes);
+            for (const Block& one : blocks) {
+                BandBlock<Float> block(rows.sorted + row * rows.n, one, scale, smallest, threads,
+                                       positions, planes, memory);
                 work(row, block);
             }
         });

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "chunk_kernels.hpp"
@@ -61,7 +60,7 @@ class BlockSolver {
           length_(block.end - block.begin),
           chunk_size_(chunk_kernels(terms).width == 1 && length_ <= kUncut ? length_ : kChunk),
           chunks_((length_ + chunk_size_ - 1) / chunk_size_),
-          inverse_scale_(std::min(1 / scale, std::numeric_limits<double>::max())),
+          inverse_scale_(inverse(scale)),
           terms_(terms),
           kernels_(chunk_kernels(terms)),
           keeps_gates_(chunks_ == 1 || kernels_.width == 1),

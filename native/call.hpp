@@ -31,6 +31,11 @@ struct View {
     T* data = nullptr;
     int64_t rank = 0, shape[3] = {};
 
+    View() = default;
+    View(T* first, int64_t dimensions, const int64_t* sizes) : data(first), rank(dimensions) {
+        require(rank <= 3, "an array has too many dimensions");
+        std::copy(sizes, sizes + rank, shape);
+    }
     bool is(std::initializer_list<int64_t> other) const {
         return rank == static_cast<int64_t>(other.size()) &&
                std::equal(other.begin(), other.end(), shape);
@@ -43,9 +48,10 @@ struct Arguments {
     int product, formula;
     bool own_scores, flip;
     int threads;
+    View<const double> table;
     View<const Float> sorted;
     View<const int64_t> order, counts;
-    View<const double> scale, table;
+    View<const double> scale;
     View<const Float> values;
     View<const int64_t> items;
     View<double> saved;
@@ -172,8 +178,7 @@ void flip_positions(const Rows<Float>& rows, Float* y) {
     const int64_t f = rows.features;
     for (int64_t row = 0; row < rows.rows; ++row) {
         Float* first = y + row * rows.n * f;
-        const int64_t count = rows.counts ? rows.counts[row] : rows.n;
-        for (int64_t i = 0, j = count - 1; i < j; ++i, --j) {
+        for (int64_t i = 0, j = rows.count_of(row) - 1; i < j; ++i, --j) {
             std::swap_ranges(first + i * f, first + (i + 1) * f, first + j * f);
         }
     }

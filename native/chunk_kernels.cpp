@@ -30,6 +30,14 @@ inline double total(const Vector& v) {
 #endif
 }
 
+// The highest power comes first.
+template <int Count>
+inline Register polynomial(const double (&coefficients)[Count], Register z) {
+    Register sum = Register{} + coefficients[0];
+    for (int i = 1; i < Count; ++i) sum = coefficients[i] + z * sum;
+    return sum;
+}
+
 // cos and sin of angles in [0, 1000], to two units in the last place.
 inline void cos_sin(Register angle, Register& cosine, Register& sine) {
     const Register zero = {};
@@ -38,23 +46,14 @@ inline void cos_sin(Register angle, Register& cosine, Register& sine) {
     const Register r = ((angle - k * 1.57079632673412561417) - k * 6.07710050630396597660e-11) -
                      k * 2.02226624879595063154e-21;
     const Register z = r * r;
-    const Register s =
-        r + r * z *
-                (-1.66666666666666324348e-01 +
-                 z * (8.33333333332248946124e-03 +
-                      z * (-1.98412698298579493134e-04 +
-                           z * (2.75573137070700676789e-06 +
-                                z * (-2.50507602534068634195e-08 +
-                                     z * 1.58969099521155010221e-10)))));
-    const Register c =
-        1.0 - 0.5 * z +
-        z * z *
-            (4.16666666666666019037e-02 +
-             z * (-1.38888888888741095749e-03 +
-                  z * (2.48015872894767294178e-05 +
-                       z * (-2.75573143513906633035e-07 +
-                            z * (2.08757232129817482790e-09 +
-                                 z * -1.13596475577881948265e-11)))));
+    const double of_sine[] = {1.58969099521155010221e-10, -2.50507602534068634195e-08,
+                              2.75573137070700676789e-06, -1.98412698298579493134e-04,
+                              8.33333333332248946124e-03, -1.66666666666666324348e-01};
+    const double of_cosine[] = {-1.13596475577881948265e-11, 2.08757232129817482790e-09,
+                                -2.75573143513906633035e-07, 2.48015872894767294178e-05,
+                                -1.38888888888741095749e-03, 4.16666666666666019037e-02};
+    const Register s = r + r * z * polynomial(of_sine, z);
+    const Register c = 1.0 - 0.5 * z + z * z * polynomial(of_cosine, z);
     const Register rounding = zero + kRound;
     const RegisterBits quadrant = (RegisterBits)shifted - (RegisterBits)rounding;
     const RegisterBits odd = -(quadrant & 1);
@@ -223,7 +222,26 @@ inline void put_or_add(double& to, double x, First) {
 // A gate that changes nothing: before the first position from the right.
 alignas(64) const double kOpenGate[16] = {1, 1, 1, 1, 1, 1, 1, 1};
 
-// `Count` channels known to the compiler stay in registers; 0 means any number, in memory.
+// The states of some channels: `Count` of them, known to the compiler, stay in registers; 0 means any
+// number, in memory.
+template <class Kernel, int Count>
+struct States {
+    typedef typename Kernel::State State;
+
+    double* memory;
+    State held[Count ? Count : 1];
+
+    explicit States(double* from) : memory(from) {
+        for (int c = 0; c < Count; ++c) held[c] = Kernel::read(memory + c * Kernel::width);
+    }
+    State operator[](int c) const {
+        return Count ? held[c] : Kernel::read(memory + c * Kernel::width);
+    }
+    void set(int c, State s) {
+        if (Count) held[c] = s; else Kernel::write(memory + c * Kernel::width, s);
+    }
+};
+
 template <class Kernel, int Count>
 SOFTORDER_KERNEL
 void sum_channels(const Kernel& kernel, const double* gate, int64_t length, const double* input,
@@ -231,23 +249,18 @@ void sum_channels(const Kernel& kernel, const double* gate, int64_t length, cons
     typedef typename Kernel::State State;
     constexpr int width = Kernel::width;
     const int count = Count ? Count : channels;
-    State from_left[Count ? Count : 1], from_right[Count ? Count : 1];
-    for (int c = 0; c < Count; ++c) {
-        from_left[c] = Kernel::read(left + c * width);
-        from_right[c] = Kernel::read(right + c * width);
-    }
+    States<Kernel, Count> from_left(left), from_right(right);
     // Crosses a gate and takes in an input, in one instruction where there is one for it; returns
     // the state between.
-    const auto step = [](const double* through, State* held, double* carry, int c, double w) {
-        const State s = Kernel::pass(through, Count ? held[c] : Kernel::read(carry + c * width));
-        const State next = Kernel::add(s, w);
-        if (Count) held[c] = next; else Kernel::write(carry + c * width, next);
+    const auto step = [](const double* through, States<Kernel, Count>& states, int c, double w) {
+        const State s = Kernel::pass(through, states[c]);
+        states.set(c, Kernel::add(s, w));
         return s;
     };
     const auto up = [&](int64_t i, auto first) {
         for (int c = 0; c < count; ++c) {
             const double w = input[i * stride + c];
-            const State s = step(gate + i * width, from_left, left, c, w);
+            const State s = step(gate + i * width, from_left, c, w);
             put_or_add(sums[i * count + c], kernel.value(s), first);
         }
     };
@@ -255,7 +268,7 @@ void sum_channels(const Kernel& kernel, const double* gate, int64_t length, cons
     const auto down = [&](int64_t i, auto first) {
         for (int c = 0; c < count; ++c) {
             const double w = input[i * stride + c];
-            const State s = step(gate_above, from_right, right, c, w);
+            const State s = step(gate_above, from_right, c, w);
             put_or_add(sums[i * count + c], kernel.value(s) + w, first);
         }
         gate_above = gate + i * width;
@@ -278,70 +291,46 @@ void sum(const Terms& terms, const double* gate, int64_t length, const double* i
 template <class Kernel, int Features, bool Moments>
 struct Bank {
     typedef typename Kernel::State State;
-    static constexpr int width = Kernel::width;
 
     int any_features;
-    double* memory;
-    State held[Features ? 2 * Features + 2 : 1], held_moments[Features ? Features + 1 : 1];
+    States<Kernel, Features ? 2 * Features + 2 : 0> states;
+    States<Kernel, Features && Moments ? Features + 1 : 0> moments;
 
-    Bank(int f, double* carry) : any_features(f), memory(carry) {
-        if (!Features) return;
-        for (int c = 0; c < channels(); ++c) held[c] = Kernel::read(memory + c * width);
-        for (int c = 0; c < moments(); ++c) {
-            held_moments[c] = Kernel::read(memory + (channels() + c) * width);
-        }
-    }
+    Bank(int f, double* carry)
+        : any_features(f), states(carry), moments(carry + channels() * Kernel::width) {}
 
     int features() const { return Features ? Features : any_features; }
     int channels() const { return 2 * features() + 2; }
-    int moments() const { return Moments ? features() + 1 : 0; }
-
-    State state(int c) const { return Features ? held[c] : Kernel::read(memory + c * width); }
-    void set(int c, State s) {
-        if (Features) held[c] = s; else Kernel::write(memory + c * width, s);
-    }
-    State moment(int c) const {
-        return Features ? held_moments[c] : Kernel::read(memory + (channels() + c) * width);
-    }
-    void set_moment(int c, State s) {
-        if (Features) held_moments[c] = s; else Kernel::write(memory + (channels() + c) * width, s);
-    }
 
     // Take in the inputs of a position. One of them is always 1, wherever its place is used for.
     void add(const double* w) {
         const int f = features();
-        for (int c = 0; c < f; ++c) set(c, Kernel::add(state(c), w[c]));
-        set(f, Kernel::add(state(f), 1.0));
-        for (int c = f + 1; c < channels(); ++c) set(c, Kernel::add(state(c), w[c]));
+        for (int c = 0; c < f; ++c) states.set(c, Kernel::add(states[c], w[c]));
+        states.set(f, Kernel::add(states[f], 1.0));
+        for (int c = f + 1; c < channels(); ++c) states.set(c, Kernel::add(states[c], w[c]));
     }
     // Cross a gap.
     void pass(const double* gate, double gap) {
-        for (int c = 0; c < moments(); ++c) {
-            set_moment(c, Kernel::pass(gate, moment(c) + gap * state(c)));
+        for (int c = 0; Moments && c <= features(); ++c) {
+            moments.set(c, Kernel::pass(gate, moments[c] + gap * states[c]));
         }
-        for (int c = 0; c < channels(); ++c) set(c, Kernel::pass(gate, state(c)));
+        for (int c = 0; c < channels(); ++c) states.set(c, Kernel::pass(gate, states[c]));
     }
-    // sum_j E_ij (s_i . p_j - q_i), before the real part is taken: what row i has.
-    State of_position(const double* w) const {
+    // sum_j E_ij (s_i . p_j - q_i), before the real part is taken, for the states: what row i has. For
+    // the moments, the same with E_ij u_ij.
+    template <class Of>
+    State of_position(const Of& of, const double* w) const {
         const int f = features();
         const double* s = w + f + 1;
-        State all = -s[f] * state(f);
-        for (int c = 0; c < f; ++c) all = all + s[c] * state(c);
+        State all = -s[f] * of[f];
+        for (int c = 0; c < f; ++c) all = all + s[c] * of[c];
         return all;
     }
     // sum_j E_ij (p_i . s_j - q_j): what column i has.
     State of_item(const double* p) const {
         const int f = features();
-        State all = -1.0 * state(2 * f + 1);
-        for (int c = 0; c < f; ++c) all = all + p[c] * state(f + 1 + c);
-        return all;
-    }
-    // sum_j E_ij u_ij (s_i . p_j - q_i).
-    State pair_moment(const double* w) const {
-        const int f = features();
-        const double* s = w + f + 1;
-        State all = -s[f] * moment(f);
-        for (int c = 0; c < f; ++c) all = all + s[c] * moment(c);
+        State all = -1.0 * states[2 * f + 1];
+        for (int c = 0; c < f; ++c) all = all + p[c] * states[f + 1 + c];
         return all;
     }
 };
@@ -359,13 +348,13 @@ double differentiate_channels(const Kernel& kernel, const double* gate, const do
     const auto up = [&](int64_t i, auto first) {
         double* w = input + i * channels;
         from_left.pass(gate + i * width, gap[i]);
-        const State own_row = from_left.of_position(w);
+        const State own_row = from_left.of_position(from_left.states, w);
         put_or_add(force[i], kernel.slope(own_row + from_left.of_item(w)), first);
         if (KeepsRows) put_or_add(w[f], kernel.slope(own_row), first);
         for (int c = 0; c < f; ++c) {
-            put_or_add(spread[i * f + c], kernel.value(from_left.state(f + 1 + c)), first);
+            put_or_add(spread[i * f + c], kernel.value(from_left.states[f + 1 + c]), first);
         }
-        if (Moments) moment_up += kernel.slope(from_left.pair_moment(w));
+        if (Moments) moment_up += kernel.slope(from_left.of_position(from_left.moments, w));
         from_left.add(w);
     };
     const double* gate_above = kOpenGate;
@@ -373,14 +362,14 @@ double differentiate_channels(const Kernel& kernel, const double* gate, const do
     const auto down = [&](int64_t i, auto first) {
         double* w = input + i * channels;
         from_right.pass(gate_above, gap_above);
-        const State own_row = from_right.of_position(w);
+        const State own_row = from_right.of_position(from_right.states, w);
         put_or_add(force[i], -kernel.slope(own_row + from_right.of_item(w)), first);
         if (KeepsRows) put_or_add(w[f], -kernel.slope(own_row), first);
         for (int c = 0; c < f; ++c) {
             const double own = w[f + 1 + c];
-            put_or_add(spread[i * f + c], own + kernel.value(from_right.state(f + 1 + c)), first);
+            put_or_add(spread[i * f + c], own + kernel.value(from_right.states[f + 1 + c]), first);
         }
-        if (Moments) moment_down += kernel.slope(from_right.pair_moment(w));
+        if (Moments) moment_down += kernel.slope(from_right.of_position(from_right.moments, w));
         from_right.add(w);
         gate_above = gate + i * width;
         gap_above = gap[i];

@@ -35,7 +35,7 @@ struct SoftSortCost {
 
     SoftSortCost(const Rows<Float>& rows, const Float* sorted, int64_t length, double scale)
         : x(sorted),
-          inverse_scale(std::min(1 / scale, std::numeric_limits<double>::max())),
+          inverse_scale(inverse(scale)),
           is_square(rows.terms.count > 1) {
         if (is_square) return;
         for_each_tie(x, 0, length, [&](int64_t first, int64_t last) {
@@ -90,7 +90,7 @@ struct NeuralSortCost {
     NeuralSortCost(const Rows<Float>&, const Float* sorted, int64_t length, double scale)
         : x(sorted),
           n(length),
-          inverse_scale(std::min(1 / scale, std::numeric_limits<double>::max())),
+          inverse_scale(inverse(scale)),
           sums(static_cast<size_t>(length)) {
         for (int64_t k = 1; k < n; ++k) {
             sums[k] = sums[k - 1] + static_cast<double>(k) * (at(k - 1) - at(k));
@@ -134,18 +134,14 @@ template <class Float, class Work>
 void for_each_permutation(const Rows<Float>& rows, const Permutations& permutations,
                           const Work& work) {
     const int64_t n = rows.n, fewest = 1 + kItemsPerCostThread / std::max<int64_t>(n, 1);
-    for_each_range(rows.threads, rows.rows, fewest, [&](int64_t begin, int64_t end) {
-        std::vector<int64_t> position(static_cast<size_t>(n));
-        for (int64_t row = begin; row < end; ++row) {
-            const int64_t* order = rows.order + row * n;
-            const int64_t* items = permutations.of(row, n);
-            const int64_t count = rows.counts ? rows.counts[row] : n;
-            const double scale = rows.scale[rows.scale_per_row ? row : 0];
-            for (int64_t i = 0; i < n; ++i) position[order[i]] = i;
-            work(row, scale, find_blocks(rows.sorted + row * n, count, scale),
-                 [&](int64_t i) { return position[items[i]]; });
-        }
-    });
+    const auto one = [&](int64_t row, const Blocks& blocks, double scale, int,
+                         std::vector<int64_t>& position) {
+        const int64_t *order = rows.order + row * n, *items = permutations.of(row, n);
+        position.resize(static_cast<size_t>(n));
+        for (int64_t i = 0; i < n; ++i) position[order[i]] = i;
+        work(row, scale, blocks, [&](int64_t i) { return position[items[i]]; });
+    };
+    for_each_row<std::vector<int64_t>>(rows, false, fewest, one);
 }
 
 inline bool holds(const Block& block, int64_t position) {
@@ -158,8 +154,7 @@ void cost(const Rows<Float>& rows, const Permutations& permutations, Float* out)
     const auto one = [&](int64_t row, double scale, const Blocks& blocks, const auto& position) {
         Float* to = out + row * rows.n;
         fill_with(to, rows.n, blocks.blank());
-        for (int r = 0; r < blocks.number; ++r) {
-            const Block& block = blocks.block[r];
+        for (const Block& block : blocks) {
             const int64_t begin = block.begin, length = block.all_infinite ? 0 : block.end - begin;
             const Cost of(rows, rows.sorted + row * rows.n + begin, length, scale);
             for (int64_t i = begin; i < block.end; ++i) {
@@ -175,18 +170,14 @@ void cost(const Rows<Float>& rows, const Permutations& permutations, Float* out)
     for_each_permutation(rows, permutations, one);
 }
 
-// Adds the derivatives of sum(g * cost) for g (rows, n). An infinite cost is constant.
+// Adds the derivatives of sum(g * cost) for g (rows, n). An infinite cost is constant. A row with a NaN
+// has no blocks: its gradients stay what apply_backward made of them, NaN.
 template <class Float, class Cost>
 void cost_backward(const Rows<Float>& rows, const Permutations& permutations, const Float* g,
                    const Gradients<Float>& to) {
     const int64_t n = rows.n;
     const auto one = [&](int64_t row, double scale, const Blocks& blocks, const auto& position) {
-        if (blocks.has_nan) {
-            fill_gradients(to, row, n, 0, std::numeric_limits<double>::quiet_NaN());
-            return;
-        }
-        for (int r = 0; r < blocks.number; ++r) {
-            const Block& block = blocks.block[r];
+        for (const Block& block : blocks) {
             if (block.all_infinite) continue;
             const int64_t begin = block.begin, length = block.end - begin;
             const Float* sorted = rows.sorted + row * n + begin;

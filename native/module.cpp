@@ -23,12 +23,7 @@ using Maybe = std::optional<Array<T>>;
 
 template <class T>
 View<T> view(const Array<T>& array) {
-    require(array.ndim() <= 3, "an array has too many dimensions");
-    View<T> view;
-    view.data = array.data();
-    view.rank = static_cast<int64_t>(array.ndim());
-    for (size_t d = 0; d < array.ndim(); ++d) view.shape[d] = static_cast<int64_t>(array.shape(d));
-    return view;
+    return {array.data(), static_cast<int64_t>(array.ndim()), array.shape_ptr()};
 }
 
 template <class T>
@@ -56,12 +51,16 @@ void bind_sort(nb::module_& m) {
 }
 
 // A call and the arrays it is made of, which it keeps alive from forward to backward.
-template <class Float>
+template <class Float, class... Arrays>
 struct HeldCall {
     Call<Float> call;
-    std::tuple<Array<const Float>, Array<const int64_t>, Maybe<const int64_t>, Array<const double>,
-               Maybe<const Float>, Maybe<const int64_t>, Maybe<double>>
-        arrays;
+    std::tuple<Arrays...> arrays;
+
+    static HeldCall hold(int product, int formula, bool own_scores, bool flip, int threads,
+                         Arrays... arrays) {
+        return {check<Float>({product, formula, own_scores, flip, threads, view(arrays)...}),
+                {arrays...}};
+    }
 
     void forward(Array<Float> out) const {
         require(static_cast<int64_t>(out.size()) == call.out_size(), "out has another size");
@@ -81,26 +80,18 @@ struct HeldCall {
 
 template <class Float>
 void bind_call(nb::module_& m, const char* name) {
-    using Held = HeldCall<Float>;
+    // In the order of Arguments.
+    using Held = HeldCall<Float, Array<const double>, Array<const Float>, Array<const int64_t>,
+                          Maybe<const int64_t>, Array<const double>, Maybe<const Float>,
+                          Maybe<const int64_t>, Maybe<double>>;
     nb::class_<Held>(m, name)
         .def("forward", &Held::forward, nb::arg("out").noconvert())
         .def("backward", &Held::backward, nb::arg("g"), nb::arg("to_scores").noconvert().none(),
              nb::arg("to_values").noconvert().none(), nb::arg("to_scale").noconvert().none());
-    m.def("call",
-          [](int product, int formula, bool own_scores, bool flip, int threads,
-             Array<const double> table, Array<const Float> sorted, Array<const int64_t> order,
-             Maybe<const int64_t> counts, Array<const double> scale, Maybe<const Float> values,
-             Maybe<const int64_t> items, Maybe<double> saved) {
-              return new Held{check<Float>({product, formula, own_scores, flip, threads, view(sorted),
-                                            view(order), view(counts), view(scale), view(table),
-                                            view(values), view(items), view(saved)}),
-                              {sorted, order, counts, scale, values, items, saved}};
-          },
-          nb::rv_policy::take_ownership, nb::arg("product"), nb::arg("formula"),
-          nb::arg("own_scores"), nb::arg("flip"), nb::arg("threads"), nb::arg("table"),
-          nb::arg("sorted").noconvert(), nb::arg("order"), nb::arg("counts").none(),
-          nb::arg("scale"), nb::arg("values").none(), nb::arg("items").none(),
-          nb::arg("saved").noconvert().none());
+    m.def("call", &Held::hold, nb::arg("product"), nb::arg("formula"), nb::arg("own_scores"),
+          nb::arg("flip"), nb::arg("threads"), nb::arg("table"), nb::arg("sorted").noconvert(),
+          nb::arg("order"), nb::arg("counts").none(), nb::arg("scale"), nb::arg("values").none(),
+          nb::arg("items").none(), nb::arg("saved").noconvert().none());
 }
 
 template <class Sums>

@@ -33,7 +33,15 @@ struct Rows {
     Terms terms;
     int64_t rows, n, features;
     int threads;
+
+    int64_t count_of(int64_t row) const { return counts ? counts[row] : n; }
+    double scale_of(int64_t row) const { return scale[scale_per_row ? row : 0]; }
 };
+
+// Finite, so that two equal scores are no distance apart whatever the scale.
+inline double inverse(double scale) {
+    return std::min(1 / scale, std::numeric_limits<double>::max());
+}
 
 // Positions of one row whose weights for each other are not zero.
 struct Block {
@@ -46,6 +54,9 @@ struct Blocks {
     int number = 0;
     bool has_nan = false;  // then everything in this row is NaN
 
+    const Block* begin() const { return block; }
+    const Block* end() const { return block + number; }
+    int64_t length() const { return number ? block[number - 1].end : 0; }
     // What results hold where no block is.
     double blank() const { return has_nan ? std::numeric_limits<double>::quiet_NaN() : 0.0; }
 
@@ -115,7 +126,7 @@ class ThreadMemory {
     Memory& get() { return memory(); }
     ~ThreadMemory() {
         constexpr int64_t most = int64_t{1} << 23;  // 64 MiB: what a row of a million takes
-        if (memory().capacity() > most) memory() = Memory();
+        if (static_cast<int64_t>(memory().capacity()) > most) memory() = Memory();
     }
 
   private:
@@ -129,20 +140,17 @@ class ThreadMemory {
 // more for each, or inside one if that can be `cut` and there are few.
 template <class Memory, class Float, class Work>
 void for_each_row(const Rows<Float>& rows, bool cut, int64_t minimum, const Work& work) {
-    const auto one = [&](int64_t row, int threads, Memory& memory) {
-        const double scale = rows.scale[rows.scale_per_row ? row : 0];
-        const int64_t count = rows.counts ? rows.counts[row] : rows.n;
-        work(row, find_blocks(rows.sorted + row * rows.n, count, scale), scale, threads, memory);
+    const auto some = [&](int64_t begin, int64_t end, int threads) {
+        ThreadMemory<Memory> own;
+        for (int64_t row = begin; row < end; ++row) {
+            const double scale = rows.scale_of(row);
+            const Blocks blocks = find_blocks(rows.sorted + row * rows.n, rows.count_of(row), scale);
+            work(row, blocks, scale, threads, own.get());
+        }
     };
-    if (cut && rows.rows / 2 < rows.threads) {
-        ThreadMemory<Memory> own;
-        for (int64_t row = 0; row < rows.rows; ++row) one(row, rows.threads, own.get());
-        return;
-    }
-    for_each_range(rows.threads, rows.rows, minimum, [&](int64_t begin, int64_t end) {
-        ThreadMemory<Memory> own;
-        for (int64_t row = begin; row < end; ++row) one(row, 1, own.get());
-    });
+    if (cut && rows.rows / 2 < rows.threads) return some(0, rows.rows, rows.threads);
+    for_each_range(rows.threads, rows.rows, minimum,
+                   [&](int64_t begin, int64_t end) { some(begin, end, 1); });
 }
 
 // The number of features: one, known to the compiler, or any (0).

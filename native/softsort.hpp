@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "block_solver.hpp"
@@ -15,11 +16,21 @@
 
 namespace softorder {
 
-// Calls work(row, blocks, scale, threads, memory) for every row; threads go over rows or inside one.
-template <class Float, class Work>
-void for_each_row(const Rows<Float>& rows, const Work& work) {
+// Calls work(row, block, solver, threads, memory) for every block of every row, and blank(row, blocks)
+// first for every row. Threads go over rows or inside one.
+template <class Float, class Blank, class Work>
+void for_each_block(const Rows<Float>& rows, const Blank& blank, const Work& work) {
     const int64_t cost = std::max<int64_t>(1, rows.n * (rows.features + 1));
-    for_each_row<Workspace>(rows, rows.n > 2 * kChunk, 1 + kWorthAThread / cost, work);
+    const auto one = [&](int64_t row, const Blocks& blocks, double scale, int threads,
+                         Workspace& memory) {
+        blank(row, blocks);
+        for (const Block& block : blocks) {
+            BlockSolver<Float> solver(rows.sorted + row * rows.n, block, scale, rows.terms, threads,
+                                      memory);
+            work(row, block, solver, threads, memory);
+        }
+    };
+    for_each_row<Workspace>(rows, rows.n > 2 * kChunk, 1 + kWorthAThread / cost, one);
 }
 
 // What a mean of some numbers cannot leave: complex terms cancel, and may leave a little less than 0
@@ -51,72 +62,69 @@ std::vector<Bounds> find_bounds(const Terms& terms, Block block, int64_t f, cons
     return bounds;
 }
 
-// Writes f values, times `weight`, as the channels that `with_ends` reads: their finite parts, and
-// where they are infinite, upwards and downwards.
-template <class Float>
-void split_ends(const Float* values, int64_t f, double weight, double* input) {
-    for (int64_t c = 0; c < f; ++c) {
-        split(values[c], true, [&](int64_t part, double x) { input[part * f + c] = x * weight; });
-    }
+// Writes the f values from(i), times weight(i), as channels for each position: where there are
+// infinities, as those that `with_ends` reads. If `WithOne`, the last channel is 1.
+template <bool WithOne, class From, class Weight>
+void write_channels(int64_t begin, int64_t size, int64_t f, bool infinite, const From& from,
+                    const Weight& weight, double* input) {
+    const auto write = [&](auto with_infinite) {
+        const int64_t channels = f * (with_infinite ? 3 : 1) + WithOne;
+        for (int64_t i = begin; i < begin + size; ++i, input += channels) {
+            const auto* values = from(i);
+            const double share = weight(i);
+            for (int64_t c = 0; c < f; ++c) {
+                split(values[c], with_infinite,
+                      [&](int64_t part, double x) { input[part * f + c] = x * share; });
+            }
+            if (WithOne) input[channels - 1] = 1;
+        }
+    };
+    // Mostly there are none: the compiler makes a loop for that.
+    infinite ? write(std::true_type{}) : write(std::false_type{});
 }
 
-// y = P v by position, and log Z, which may be null. v is by item; null for the scores themselves, or
-// without features. Nothing is saved for the derivatives.
+// y = P v by position, or log Z where there are no features; the other is null. v is by item; null for
+// the scores themselves, or without features. Nothing is saved for the derivatives.
 template <class Float, int Features>
 void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, double*) {
     const int64_t n = rows.n, f = features_of<Features>(rows);
-    const bool own = !v && f > 0;
-    const int parts = v && any_infinite(v, rows.rows * n * f) ? 3 : 1;
-    const int channels = static_cast<int>(f * parts + 1);
-    for_each_row(rows, [&](int64_t row, const Blocks& blocks, double scale, int threads,
-                           Workspace& memory) {
+    const bool own = !v && f > 0, infinite = v && any_infinite(v, rows.rows * n * f);
+    const int channels = static_cast<int>(f * (infinite ? 3 : 1) + 1);
+    const auto blank = [&](int64_t row, const Blocks& blocks) {
+        const int64_t done = row * n + blocks.length(), left = n - blocks.length();
+        fill_with(y + done * f, left * f, blocks.blank());
+        if (log_z) fill_with(log_z + done, left, blocks.blank());
+    };
+    for_each_block(rows, blank, [&](int64_t row, Block block, BlockSolver<Float>& solver, int,
+                                    Workspace&) {
         Float* y_row = y + row * n * f;
-        Float* z_row = log_z ? log_z + row * n : nullptr;
-        const int64_t done = blocks.number ? blocks.block[blocks.number - 1].end : 0;
-        fill_with(y_row + done * f, (n - done) * f, blocks.blank());
-        if (z_row) fill_with(z_row + done, n - done, blocks.blank());
-        for (int r = 0; r < blocks.number; ++r) {
-            const Block block = blocks.block[r];
-            if (own && block.all_infinite) {
-                // Infinite scores: the mean of equal ones.
-                std::fill(y_row + block.begin, y_row + block.end, rows.sorted[row * n + block.begin]);
-                if (!z_row) continue;
-            }
-            BlockSolver<Float> solver(rows.sorted + row * n, block, scale, rows.terms, threads,
-                                    memory);
-            const auto at = [&](int64_t i) { return values_at<Features>(rows, v, row, i); };
-            const std::vector<Bounds> bounds = find_bounds(rows.terms, block, f, at);
-            const auto fill = [&](int64_t begin, int64_t size, double* input) {
-                if (parts == 1) {
-                    for (int64_t i = 0; i < size; ++i, input += f + 1) {
-                        const Float* from = at(begin + i);
-                        for (int64_t c = 0; c < f; ++c) input[c] = static_cast<double>(from[c]);
-                        input[f] = 1;
-                    }
-                    return;
-                }
-                for (int64_t i = 0; i < size; ++i, input += channels) {
-                    split_ends(at(begin + i), f, 1, input);
-                    input[channels - 1] = 1;
-                }
-            };
-            solver.sums(channels, channels, fill, [&](int64_t begin, int64_t size,
-                                                      const double* sums, const double*) {
-                for (int64_t i = 0; i < size; ++i, sums += channels) {
-                    const double z = sums[channels - 1];
-                    if (z_row) z_row[begin + i] = static_cast<Float>(std::log(z));
-                    for (int64_t c = 0; c < f; ++c) {
-                        double mean = sums[c] / z;
-                        if (!bounds.empty()) mean = bounds[c].hold(mean);
-                        if (parts == 3) {
-                            mean = with_ends(mean, sums[f + c], sums[2 * f + c], rows.terms.noise);
-                        }
-                        if (own && block.all_infinite) continue;
-                        y_row[(begin + i) * f + c] = static_cast<Float>(mean);
-                    }
-                }
-            });
+        if (own && block.all_infinite) {  // infinite scores: the mean of equal ones
+            std::fill(y_row + block.begin, y_row + block.end, rows.sorted[row * n + block.begin]);
+            return;
         }
+        const auto at = [&](int64_t i) { return values_at<Features>(rows, v, row, i); };
+        const std::vector<Bounds> bounds = find_bounds(rows.terms, block, f, at);
+        const auto fill = [&](int64_t begin, int64_t size, double* input) {
+            const auto one = [](int64_t) { return 1.0; };
+            write_channels<true>(begin, size, features_of<Features>(rows), infinite, at, one, input);
+        };
+        solver.sums(channels, channels, fill, [&](int64_t begin, int64_t size, const double* sums,
+                                                  const double*) {
+            // Not captured, or the compiler would forget that it is one.
+            const int64_t f = features_of<Features>(rows);
+            for (int64_t i = 0; i < size; ++i, sums += channels) {
+                const double z = sums[channels - 1];
+                if (log_z) log_z[row * n + begin + i] = static_cast<Float>(std::log(z));
+                for (int64_t c = 0; c < f; ++c) {
+                    double mean = sums[c] / z;
+                    if (!bounds.empty()) mean = bounds[c].hold(mean);
+                    if (infinite) {
+                        mean = with_ends(mean, sums[f + c], sums[2 * f + c], rows.terms.noise);
+                    }
+                    y_row[(begin + i) * f + c] = static_cast<Float>(mean);
+                }
+            }
+        });
     });
 }
 
@@ -211,56 +219,52 @@ template <int Features, class Float, class Read, class Middle, class Spread>
 void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, bool symmetric,
                    const Read& read, const Middle& middle, const Spread& spread_to) {
     const int64_t n = rows.n, f = features_of<Features>(rows);
-    for_each_row(rows, [&](int64_t row, const Blocks& blocks, double scale, int threads,
-                           Workspace& memory) {
+    const auto blank = [&](int64_t row, const Blocks& blocks) {
         fill_gradients(to, row, n, f, blocks.blank());
+    };
+    for_each_block(rows, blank, [&](int64_t row, Block block, BlockSolver<Float>& solver, int threads,
+                                    Workspace& memory) {
         const Float* sorted = rows.sorted + row * n;
         const int64_t* order = rows.order + row * n;
         double* force = memory.force.get(n);
-        for (int r = 0; r < blocks.number; ++r) {
-            const Block block = blocks.block[r];
-            BlockSolver<Float> solver(sorted, block, scale, rows.terms, threads, memory);
-            // The inputs of the second stage; the first uses p and 1 of them, and writes the rest.
-            const int channels = static_cast<int>(2 * f + 2);
-            const auto fill = [&](int64_t begin, int64_t size, double* input) {
-                for (int64_t i = 0; i < size; ++i, input += channels) {
-                    read(row, begin + i, input);
-                    input[f] = 1;
-                }
-            };
-            solver.sums(static_cast<int>(f + 1), channels, fill,
-                        [&](int64_t begin, int64_t size, const double* sums, double* input) {
-                            for (int64_t i = 0; i < size; ++i, sums += f + 1, input += channels) {
-                                middle(row, begin + i, sums, input + f + 1);
-                            }
-                        });
-            const bool ties = to.scores && !block.all_infinite && any_ties(sorted, block.begin, block.end);
-            const double unit = solver.unit();
-            const auto done = [&](int64_t begin, int64_t size, const double* spread,
-                                  const double* slope) {
-                for (int64_t i = 0; i < size; ++i) {
-                    force[begin + i] = unit * slope[i] + spread_to(row, begin + i, spread + i * f);
-                }
-            };
-            const double moment =
-                solver.derivatives(static_cast<int>(f), to.scale, ties && !symmetric, done);
-            // Infinite scores have equal weights, whatever the scale; as values they are no moment.
-            if (to.scale && !block.all_infinite) to.scale[row] += moment;
-            if (!to.scores || block.all_infinite) continue;
-            for_each_range(threads, block.end - block.begin, kUncut, [&](int64_t b, int64_t e) {
-                b = next_group(sorted, block, block.begin + b);
-                e = next_group(sorted, block, block.begin + e);
-                if (ties && symmetric) {
-                    average_ties(sorted, b, e, force);
-                } else if (ties) {
-                    average_over_orders<Features>(rows, sorted, block, b, e, solver.inputs(), unit,
-                                                  force);
-                }
-                for (int64_t i = b; i < e; ++i) {
-                    to.scores[row * n + order[i]] = static_cast<Float>(force[i]);
-                }
-            });
-        }
+        // The inputs of the second stage; the first uses p and 1 of them, and writes the rest.
+        const int channels = static_cast<int>(2 * f + 2);
+        const auto fill = [&](int64_t begin, int64_t size, double* input) {
+            for (int64_t i = 0; i < size; ++i, input += channels) {
+                read(row, begin + i, input);
+                input[f] = 1;
+            }
+        };
+        solver.sums(static_cast<int>(f + 1), channels, fill,
+                    [&](int64_t begin, int64_t size, const double* sums, double* input) {
+                        for (int64_t i = 0; i < size; ++i, sums += f + 1, input += channels) {
+                            middle(row, begin + i, sums, input + f + 1);
+                        }
+                    });
+        const bool ties = to.scores && !block.all_infinite && any_ties(sorted, block.begin, block.end);
+        const double unit = solver.unit();
+        const auto done = [&](int64_t begin, int64_t size, const double* spread, const double* slope) {
+            for (int64_t i = 0; i < size; ++i) {
+                force[begin + i] = unit * slope[i] + spread_to(row, begin + i, spread + i * f);
+            }
+        };
+        const double moment =
+            solver.derivatives(static_cast<int>(f), to.scale, ties && !symmetric, done);
+        // Infinite scores have equal weights, whatever the scale; as values they are no moment.
+        if (to.scale && !block.all_infinite) to.scale[row] += moment;
+        if (!to.scores || block.all_infinite) return;
+        for_each_range(threads, block.end - block.begin, kUncut, [&](int64_t b, int64_t e) {
+            b = next_group(sorted, block, block.begin + b);
+            e = next_group(sorted, block, block.begin + e);
+            if (ties && symmetric) {
+                average_ties(sorted, b, e, force);
+            } else if (ties) {
+                average_over_orders<Features>(rows, sorted, block, b, e, solver.inputs(), unit, force);
+            }
+            for (int64_t i = b; i < e; ++i) {
+                to.scores[row * n + order[i]] = static_cast<Float>(force[i]);
+            }
+        });
     });
 }
 
@@ -304,51 +308,39 @@ void apply_backward(const Rows<Float>& rows, const Float* v, const Float* g_y, c
 template <class Float, int Features>
 void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
     const int64_t n = rows.n, f = features_of<Features>(rows);
-    const int parts = any_infinite(u, rows.rows * n * f) ? 3 : 1;
-    const int channels = static_cast<int>(f * parts);
-    for_each_row(rows, [&](int64_t row, const Blocks& blocks, double scale, int threads,
-                           Workspace& memory) {
-        Float* w_row = w + row * n * f;
-        fill_with(w_row, n * f, blocks.blank());
-        for (int r = 0; r < blocks.number; ++r) {
-            const Block block = blocks.block[r];
-            BlockSolver<Float> solver(rows.sorted + row * n, block, scale, rows.terms, threads,
-                                    memory);
-            double* const z = memory.z.get(block.end - block.begin);
-            const auto ones = [](int64_t, int64_t size, double* input) {
-                for (int64_t i = 0; i < size; ++i) input[i] = 1;
-            };
-            solver.sums(1, 1, ones, [&](int64_t begin, int64_t size, const double* sums,
-                                        const double*) {
-                std::copy(sums, sums + size, z + (begin - block.begin));
-            });
-            const auto at = [&](int64_t i) { return u + (row * n + i) * f; };
-            const std::vector<Bounds> bounds = find_bounds(rows.terms, block, f, at);
-            const auto fill = [&](int64_t begin, int64_t size, double* input) {
-                for (int64_t i = 0; i < size; ++i, input += channels) {
-                    const Float* from = at(begin + i);
-                    const double share = 1 / z[begin - block.begin + i];
-                    if (parts == 3) {
-                        split_ends(from, f, share, input);
-                        continue;
+    const bool infinite = any_infinite(u, rows.rows * n * f);
+    const int channels = static_cast<int>(f * (infinite ? 3 : 1));
+    const auto blank = [&](int64_t row, const Blocks& blocks) {
+        fill_with(w + row * n * f, n * f, blocks.blank());
+    };
+    for_each_block(rows, blank, [&](int64_t row, Block block, BlockSolver<Float>& solver, int,
+                                    Workspace& memory) {
+        double* const z = memory.z.get(block.end - block.begin);
+        const auto ones = [](int64_t, int64_t size, double* input) { fill_with(input, size, 1); };
+        solver.sums(1, 1, ones, [&](int64_t begin, int64_t size, const double* sums, const double*) {
+            std::copy(sums, sums + size, z + (begin - block.begin));
+        });
+        const auto at = [&](int64_t i) { return u + (row * n + i) * f; };
+        const std::vector<Bounds> bounds = find_bounds(rows.terms, block, f, at);
+        const auto fill = [&](int64_t begin, int64_t size, double* input) {
+            const auto share = [&](int64_t i) { return 1 / z[i - block.begin]; };
+            write_channels<false>(begin, size, features_of<Features>(rows), infinite, at, share, input);
+        };
+        solver.sums(channels, channels, fill, [&](int64_t begin, int64_t size, const double* sums,
+                                                  const double*) {
+            // Not captured, or the compiler would forget that it is one.
+            const int64_t f = features_of<Features>(rows);
+            for (int64_t i = 0; i < size; ++i, sums += channels) {
+                Float* item = w + (row * n + rows.order[row * n + begin + i]) * f;
+                for (int64_t c = 0; c < f; ++c) {
+                    double sum = bounds.empty() ? sums[c] : bounds[c].hold_sum(sums[c]);
+                    if (infinite) {
+                        sum = with_ends(sum, sums[f + c], sums[2 * f + c], rows.terms.noise);
                     }
-                    for (int64_t c = 0; c < f; ++c) input[c] = finite_or_zero(from[c]) * share;
+                    item[c] = static_cast<Float>(sum);
                 }
-            };
-            solver.sums(channels, channels, fill, [&](int64_t begin, int64_t size,
-                                                      const double* sums, const double*) {
-                for (int64_t i = 0; i < size; ++i, sums += channels) {
-                    Float* item = w_row + rows.order[row * n + begin + i] * f;
-                    for (int64_t c = 0; c < f; ++c) {
-                        double sum = bounds.empty() ? sums[c] : bounds[c].hold_sum(sums[c]);
-                        if (parts == 3) {
-                            sum = with_ends(sum, sums[f + c], sums[2 * f + c], rows.terms.noise);
-                        }
-                        item[c] = static_cast<Float>(sum);
-                    }
-                }
-            });
-        }
+            }
+        });
     });
 }
 

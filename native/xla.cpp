@@ -4,11 +4,12 @@
 // shape (0,). Indices are int64, or int32 where JAX has no 64-bit types; the scale likewise.
 #include "xla.hpp"
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -28,16 +29,11 @@ int64_t size_of(const Buffer& buffer) {
 
 bool is_left_out(const Buffer& buffer) { return buffer.rank == 1 && buffer.dims[0] == 0; }
 
+// Of a number with 4 or 8 bytes.
 template <class T>
-constexpr DataType kDataType = DataType::kBool;
-template <>
-constexpr DataType kDataType<int32_t> = DataType::kInt32;
-template <>
-constexpr DataType kDataType<int64_t> = DataType::kInt64;
-template <>
-constexpr DataType kDataType<float> = DataType::kFloat32;
-template <>
-constexpr DataType kDataType<double> = DataType::kFloat64;
+constexpr DataType kDataType =
+    std::is_floating_point_v<T> ? (sizeof(T) == 8 ? DataType::kFloat64 : DataType::kFloat32)
+                                : (sizeof(T) == 8 ? DataType::kInt64 : DataType::kInt32);
 
 // The data of a buffer; null if it is left out.
 template <class T>
@@ -47,53 +43,24 @@ T* data(const Buffer& buffer) {
     return static_cast<T*>(buffer.data);
 }
 
-// Numbers of a buffer in a wider type, copied only if they are narrow.
-template <class Wide, class Narrow>
-class Widened {
-  public:
-    explicit Widened(const Buffer& buffer) {
-        if (is_left_out(buffer)) return;
-        if (buffer.dtype == kDataType<Wide>) {
-            data_ = static_cast<const Wide*>(buffer.data);
-            return;
-        }
-        const Narrow* from = xla::data<const Narrow>(buffer);
-        copy_.assign(from, from + size_of(buffer));
-        data_ = copy_.data();
-    }
-    const Wide* data() const { return data_; }
+// Numbers of a buffer in a wider type: in `copy`, if they are narrow.
+template <class Narrow, class Wide>
+const Wide* widen(const Buffer& buffer, std::vector<Wide>& copy) {
+    if (is_left_out(buffer) || buffer.dtype == kDataType<Wide>) return data<const Wide>(buffer);
+    const Narrow* from = data<const Narrow>(buffer);
+    copy.assign(from, from + size_of(buffer));
+    return copy.data();
+}
 
-  private:
-    std::vector<Wide> copy_;
-    const Wide* data_ = nullptr;
-};
-
-using Indices = Widened<int64_t, int32_t>;
-using Doubles = Widened<double, float>;
-
-// Indices that are written as int64, and handed on as what the result holds.
-class NewIndices {
-  public:
-    explicit NewIndices(const Buffer& result) : result_(result) {
-        if (result.dtype == DataType::kInt64) {
-            data_ = static_cast<int64_t*>(result.data);
-        } else {
-            copy_.resize(static_cast<size_t>(size_of(result)));
-            data_ = copy_.data();
-        }
-    }
-    int64_t* data() { return data_; }
-    void finish() {
-        if (copy_.empty()) return;
-        int32_t* to = xla::data<int32_t>(result_);
-        for (size_t i = 0; i < copy_.size(); ++i) to[i] = static_cast<int32_t>(copy_[i]);
-    }
-
-  private:
-    const Buffer& result_;
-    std::vector<int64_t> copy_;
-    int64_t* data_;
-};
+// Calls write(indices), whose indices are int64, and hands them on as what the result holds.
+template <class Write>
+void write_indices(const Buffer& result, const Write& write) {
+    if (result.dtype == DataType::kInt64) return write(static_cast<int64_t*>(result.data));
+    int32_t* to = data<int32_t>(result);
+    std::vector<int64_t> wide(static_cast<size_t>(size_of(result)));
+    write(wide.data());
+    std::copy(wide.begin(), wide.end(), to);
+}
 
 // What XLA hands over: arguments, results, attributes.
 class Frame {
@@ -117,17 +84,16 @@ class Frame {
     View<const double> table() const {
         const auto& array = *static_cast<const Array*>(attribute("table", AttributeType::kArray));
         require(array.dtype == DataType::kFloat64, "the table must be float64");
-        return {static_cast<const double*>(array.data), 2, {static_cast<int64_t>(array.size / 4), 4}};
+        const int64_t shape[] = {static_cast<int64_t>(array.size / 4), 4};
+        return {static_cast<const double*>(array.data), 2, shape};
     }
 
   private:
     const void* attribute(const char* name, AttributeType type) const {
         const Attributes& all = frame_.attributes;
         for (int64_t i = 0; i < all.size; ++i) {
-            const Name& found = *all.names[i];
-            const bool same = std::strlen(name) == found.length &&
-                              std::memcmp(name, found.begin, found.length) == 0;
-            if (same && all.types[i] == type) return all.values[i];
+            const std::string_view found(all.names[i]->begin, all.names[i]->length);
+            if (found == name && all.types[i] == type) return all.values[i];
         }
         throw std::invalid_argument(std::string("softorder: missing attribute ") + name);
     }
@@ -138,12 +104,7 @@ class Frame {
 // The data and the shape of a buffer; `data` may be a copy in a wider type.
 template <class T>
 View<T> view(const Buffer& buffer, T* data) {
-    require(buffer.rank <= 3, "an array has too many dimensions");
-    View<T> view;
-    view.data = is_left_out(buffer) ? nullptr : data;
-    view.rank = buffer.rank;
-    std::copy(buffer.dims, buffer.dims + buffer.rank, view.shape);
-    return view;
+    return {is_left_out(buffer) ? nullptr : data, buffer.rank, buffer.dims};
 }
 
 template <class T>
@@ -151,26 +112,28 @@ View<T> view(const Buffer& buffer) {
     return view(buffer, data<T>(buffer));
 }
 
-// The arguments of a product: sorted scores, order, counts, scale, values, items.
+template <class Narrow, class Wide>
+View<const Wide> widened_view(const Buffer& buffer, std::vector<Wide>& copy) {
+    return view(buffer, widen<Narrow>(buffer, copy));
+}
+
+// A call, and the copies of arrays that XLA has in another type.
 template <class Float>
 struct HeldCall {
-    Indices order, counts, items;
-    Doubles scale;
+    std::vector<int64_t> order, counts, items;
+    std::vector<double> scale;
     Call<Float> call;
 
     explicit HeldCall(const Frame& frame)
-        : order(frame.argument(1)),
-          counts(frame.argument(2)),
-          items(frame.argument(5)),
-          scale(frame.argument(3)),
-          call(check<Float>({frame.number("product"), frame.number("formula"),
+        : call(check<Float>({frame.number("product"), frame.number("formula"),
                              frame.number("own_scores") != 0, frame.number("flip") != 0,
-                             frame.number("threads"), view<const Float>(frame.argument(0)),
-                             view(frame.argument(1), order.data()),
-                             view(frame.argument(2), counts.data()),
-                             view(frame.argument(3), scale.data()), frame.table(),
+                             frame.number("threads"), frame.table(),
+                             view<const Float>(frame.argument(0)),
+                             widened_view<int32_t>(frame.argument(1), order),
+                             widened_view<int32_t>(frame.argument(2), counts),
+                             widened_view<float>(frame.argument(3), scale),
                              view<const Float>(frame.argument(4)),
-                             view(frame.argument(5), items.data()), {}})) {}
+                             widened_view<int32_t>(frame.argument(5), items), {}})) {}
 };
 
 struct Forward {
@@ -202,12 +165,12 @@ struct Sort {
     static void run(const Frame& frame) {
         const Buffer& scores = frame.argument(0);
         const Buffer& valid = frame.argument(1);
-        NewIndices order(frame.result(0));
-        sort_descending<Float>(data<const Float>(scores),
-                               is_left_out(valid) ? nullptr : static_cast<const uint8_t*>(valid.data),
-                               scores.dims[0], scores.dims[1], order.data(),
-                               data<Float>(frame.result(1)), frame.number("threads"));
-        order.finish();
+        const void* mask = is_left_out(valid) ? nullptr : valid.data;
+        write_indices(frame.result(0), [&](int64_t* order) {
+            sort_descending(data<const Float>(scores), static_cast<const uint8_t*>(mask),
+                            scores.dims[0], scores.dims[1], order, data<Float>(frame.result(1)),
+                            frame.number("threads"));
+        });
     }
 };
 
@@ -217,11 +180,11 @@ struct Pool {
     static void run(const Frame& frame) {
         // (..., 3, n): a transformation of JAX may put dimensions in front.
         const Buffer& x = frame.argument(0);
-        const Doubles numbers(x);
-        NewIndices first(frame.result(0));
         const int64_t n = x.dims[x.rank - 1], rows = n ? size_of(x) / (3 * n) : 0;
-        pool<Sums>(numbers.data(), rows, n, first.data(), frame.number("threads"));
-        first.finish();
+        std::vector<double> copy;
+        write_indices(frame.result(0), [&](int64_t* first) {
+            pool<Sums>(widen<float>(x, copy), rows, n, first, frame.number("threads"));
+        });
     }
 };
 
@@ -230,15 +193,10 @@ struct Pool {
 bool tell_version(const CallFrame& frame) {
     if (!frame.extensions || frame.extensions->type != kMetadataExtension) return false;
     auto* extension = reinterpret_cast<MetadataExtension*>(frame.extensions);
-    const Version first = {sizeof(Version), nullptr, 0, 1};
+    const Version first = {{sizeof(Version), nullptr}, 0, 1};
     extension->metadata->version = frame.api ? frame.api->version : first;
     extension->metadata->traits = 0;
     return true;
-}
-
-Error* to_error(const CallFrame& frame, const char* what) {
-    ErrorArguments arguments = {sizeof(ErrorArguments), nullptr, what, kInvalidArgument};
-    return frame.api->create_error(&arguments);
 }
 
 // What XLA calls: the work in the dtype of the first argument. No exception leaves it.
@@ -254,14 +212,16 @@ Error* handle(CallFrame* frame) {
             Work::template run<float>(arguments);
         }
     } catch (const std::exception& error) {
-        return to_error(*frame, error.what());
+        ErrorArguments arguments = {
+            {sizeof(ErrorArguments), nullptr}, error.what(), kInvalidArgument};
+        return frame->api->create_error(&arguments);
     }
     return nullptr;
 }
 
 template <class Work>
 void* handler() {
-    return reinterpret_cast<void*>(static_cast<Handler*>(&handle<Work>));
+    return reinterpret_cast<void*>(&handle<Work>);
 }
 
 }  // namespace

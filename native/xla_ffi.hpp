@@ -19,9 +19,13 @@ struct Extension {
     Extension* next;
 };
 
-struct Version {
+// What most structures begin with.
+struct Header {
     size_t struct_size;
     Extension* extensions;
+};
+
+struct Version : Header {
     int major, minor;
 };
 
@@ -38,34 +42,26 @@ struct MetadataExtension {
 
 struct Error;
 
-struct ErrorArguments {
-    size_t struct_size;
-    Extension* extensions;
+struct ErrorArguments : Header {
     const char* message;
     int code;
 };
 
-struct Api {
-    size_t struct_size;
-    Extension* extensions;
+struct Api : Header {
     Version version;
     const void* internal;
     Error* (*create_error)(ErrorArguments*);
     // Further functions follow.
 };
 
-struct Buffer {
-    size_t struct_size;
-    Extension* extensions;
+struct Buffer : Header {
     DataType dtype;
     void* data;
     int64_t rank;
     int64_t* dims;
 };
 
-struct Buffers {
-    size_t struct_size;
-    Extension* extensions;
+struct Buffers : Header {
     int64_t size;
     int* types;
     Buffer** buffers;
@@ -87,18 +83,14 @@ struct Array {
     void* data;
 };
 
-struct Attributes {
-    size_t struct_size;
-    Extension* extensions;
+struct Attributes : Header {
     int64_t size;
     AttributeType* types;
     Name** names;
     void** values;
 };
 
-struct CallFrame {
-    size_t struct_size;
-    Extension* extensions;
+struct CallFrame : Header {
     const Api* api;
     void* context;
     int stage;
@@ -107,7 +99,5 @@ struct CallFrame {
     Attributes attributes;
     // More may follow.
 };
-
-using Handler = Error*(CallFrame*);
 
 }  // namespace softorder::xla
