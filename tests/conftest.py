@@ -80,7 +80,7 @@ def pytest_ignore_collect(collection_path, config):
     needed, helpers = _frameworks_of(collection_path)
     if collection_path.name.startswith(_NEED_TORCH):
         needed |= {"torch"}
-    if collection_path.name.startswith("test_experiments") and not HAS_EXPERIMENTS:
+    if _NEED_EXPERIMENTS.match(collection_path.name) and not HAS_EXPERIMENTS:
         return True
     missing = (name for name in needed | helpers if not frameworks.is_installed(name))
     return bool(needed - set(wanted)) or any(missing) or None
@@ -88,6 +88,8 @@ def pytest_ignore_collect(collection_path, config):
 
 # These need torch without importing it themselves.
 _NEED_TORCH = ("test_experiments", "test_mutation", "test_project", "test_surface")
+# These need what softorder[experiments] brings; the memory of a process needs torch alone.
+_NEED_EXPERIMENTS = re.compile("test_experiments_(?!memory)")
 
 
 def pytest_report_header(config):
