@@ -14,6 +14,7 @@ import inside
 
 TESTS = pathlib.Path(__file__).parent
 HAS_TORCH = frameworks.is_installed("torch")
+HAS_EXPERIMENTS = frameworks.extra_is_installed("experiments")
 if HAS_TORCH:
     import torch
 
@@ -72,27 +73,32 @@ def _frameworks_of(path):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Skip files that need a framework that is not installed, or was not asked for."""
+    """Skip files that need what is not installed, or a framework that was not asked for."""
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     wanted = config.getoption("--framework") or frameworks.NAMES
     needed, helpers = _frameworks_of(collection_path)
     if collection_path.name.startswith(_NEED_TORCH):
         needed |= {"torch"}
+    if _NEED_EXPERIMENTS.match(collection_path.name) and not HAS_EXPERIMENTS:
+        return True
     missing = (name for name in needed | helpers if not frameworks.is_installed(name))
     return bool(needed - set(wanted)) or any(missing) or None
 
 
 # These need torch without importing it themselves.
 _NEED_TORCH = ("test_experiments", "test_mutation", "test_project", "test_surface")
+# These need what softorder[experiments] brings; the memory of a process needs torch alone.
+_NEED_EXPERIMENTS = re.compile("test_experiments_(?!memory)")
 
 
 def pytest_report_header(config):
-    """Say which frameworks are examined."""
+    """Say which frameworks are examined, and whether the experiments are not."""
     states = []
     for name in config.getoption("--framework") or frameworks.NAMES:
         states.append(name if frameworks.is_installed(name) else f"{name} (not installed)")
-    return f"frameworks: {', '.join(states)}"
+    left_out = "" if HAS_EXPERIMENTS else "; experiments (not installed)"
+    return f"frameworks: {', '.join(states)}{left_out}"
 
 
 def pytest_configure(config):

@@ -6,7 +6,11 @@ Arguments and results are NumPy arrays; what a framework cannot do is None. NumP
 
 import dataclasses
 import functools
+import importlib.metadata
 import importlib.util
+import pathlib
+import re
+import tomllib
 from collections.abc import Callable
 
 import numpy as np
@@ -18,6 +22,19 @@ NAMES = ("numpy", "torch", "jax", "tensorflow")
 
 def is_installed(name):
     return importlib.util.find_spec(name) is not None
+
+
+@functools.cache
+def extra_is_installed(extra):
+    """Tell whether all that an extra of pyproject.toml asks for is installed."""
+    path = pathlib.Path(__file__).parents[1] / "pyproject.toml"
+    project = tomllib.loads(path.read_text())["project"]
+    for requirement in project["optional-dependencies"][extra]:
+        try:
+            importlib.metadata.version(re.split(r"[\[<>=~!]", requirement)[0])
+        except importlib.metadata.PackageNotFoundError:
+            return False
+    return True
 
 
 @dataclasses.dataclass(frozen=True)

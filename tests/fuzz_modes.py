@@ -96,11 +96,11 @@ def _compile(case, g, expected):
 
 
 def _jax_vmap(case, g, expected):
+    axes = _axes(case)
+    if axes is None or not is_installed("jax"):
+        return
     import jax
 
-    axes = _axes(case)
-    if axes is None:
-        return
     frame = framework("jax")
     arrays = {k: frame.array(x) for k, x in {**case.inputs(), **case.constants()}.items()}
     call = jax.jit(jax.vmap(case.call, in_axes=(axes,), out_axes=_out_axis(case)))

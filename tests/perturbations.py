@@ -6,6 +6,7 @@ import pkgutil
 
 import numpy
 
+from frameworks import extra_is_installed
 from inside import (
     NUMPY,
     RULES,
@@ -275,6 +276,44 @@ OF_TENSORFLOW = {
     "matmul": _in_tensorflow("matmul", _then(_scaled)),
     "stop_gradient": _in_tensorflow("stop_gradient", lambda original: lambda x: x),
 }
+OF_EXPERIMENTS = {
+    "experiments_sort": {
+        "loss": _after_importing(f"{TASKS}.sort:Sort", "cross_entropy", _scaled),
+        "network": _after_importing(
+            "softorder_experiments.models:DigitNetwork", "forward", _scaled
+        ),
+        "seed": _after_importing(f"{TASKS}.base", "derive_seed", lambda seed: seed ^ 1),
+    },
+    "experiments_median": {
+        "loss": _after_importing(f"{TASKS}.median:Median", "squared_error", _scaled),
+        "weights": _after_importing(f"{TASKS}.median:Median", "weights", _scaled),
+    },
+    "experiments_knn": {
+        "loss": _after_importing(f"{TASKS}.knn:KNN", "loss_of", _scaled),
+        "embedding": _after_importing(
+            "softorder_experiments.models:ConvolutionalEmbedding", "forward", _scaled
+        ),
+        "residual": _after_importing("softorder_experiments.models:ResNet18", "forward", _scaled),
+        "pixels": _after_importing(f"{TASKS}.images:Images", "_floats", _scaled),
+    },
+    "experiments_speed": {
+        "formula": _after_importing("softorder_experiments.formulas", "softsort", _scaled),
+        "correlation": _after_importing("softorder_experiments.speed.child", "spearman", _scaled),
+        "update": _after_importing(
+            "softorder_experiments.speed.frameworks.problem:Problem",
+            "update",
+            lambda after: tuple(map(_scaled, after)),
+        ),
+    },
+    "experiments_report": {
+        "logits": _after_importing(
+            "softorder_experiments.report.operator_figures", "neuralsort_logits", _scaled
+        ),
+    },
+    "experiments_engine": {
+        "schedule": _after_importing("softorder_experiments.schedules", "cosine", _scaled),
+    },
+}
 # By the test file that should notice.
 BY_FILE = {
     "jax": OF_JAX if importlib.util.find_spec("jax") else {},
@@ -348,42 +387,7 @@ BY_FILE = {
         "differences": _after(distances, "_by_differences", _scaled),
         "differences_gradient": _after(distances, "_by_differences", _wrong_slope),
     },
-    "experiments_sort": {
-        "loss": _after_importing(f"{TASKS}.sort:Sort", "cross_entropy", _scaled),
-        "network": _after_importing(
-            "softorder_experiments.models:DigitNetwork", "forward", _scaled
-        ),
-        "seed": _after_importing(f"{TASKS}.base", "derive_seed", lambda seed: seed ^ 1),
-    },
-    "experiments_median": {
-        "loss": _after_importing(f"{TASKS}.median:Median", "squared_error", _scaled),
-        "weights": _after_importing(f"{TASKS}.median:Median", "weights", _scaled),
-    },
-    "experiments_knn": {
-        "loss": _after_importing(f"{TASKS}.knn:KNN", "loss_of", _scaled),
-        "embedding": _after_importing(
-            "softorder_experiments.models:ConvolutionalEmbedding", "forward", _scaled
-        ),
-        "residual": _after_importing("softorder_experiments.models:ResNet18", "forward", _scaled),
-        "pixels": _after_importing(f"{TASKS}.images:Images", "_floats", _scaled),
-    },
-    "experiments_speed": {
-        "formula": _after_importing("softorder_experiments.formulas", "softsort", _scaled),
-        "correlation": _after_importing("softorder_experiments.speed.child", "spearman", _scaled),
-        "update": _after_importing(
-            "softorder_experiments.speed.frameworks.problem:Problem",
-            "update",
-            lambda after: tuple(map(_scaled, after)),
-        ),
-    },
-    "experiments_report": {
-        "logits": _after_importing(
-            "softorder_experiments.report.operator_figures", "neuralsort_logits", _scaled
-        ),
-    },
-    "experiments_engine": {
-        "schedule": _after_importing("softorder_experiments.schedules", "cosine", _scaled),
-    },
+    **(OF_EXPERIMENTS if extra_is_installed("experiments") else {}),
 }
 PERTURBATIONS = {
     **{f"{file}.{name}": p for file, some in BY_FILE.items() for name, p in some.items()},

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import softorder as so
 from tolerances import GRADIENTS, SQUARE_VALUES, VALUES, assert_close
 
-tf = pytest.importorskip("tensorflow")
 INF, NAN = np.inf, np.nan
 X = np.array([[0.3, -1.2, 2.0, 0.7, -0.4], [1.5, 0.2, 0.1, -2.0, 0.9], [0.0, 3.1, -1.4, 1.2, 2.0]])
 TIED = np.array([[1.0, 2.0, 1.0, 1.0, 0.5], [0.0, 0.0, 0.0, 0.0, 0.0], [2.0, 1.0, 2.0, 1.0, 3.0]])

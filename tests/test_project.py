@@ -14,11 +14,15 @@ import tomllib
 import pytest
 import yaml
 
+import frameworks
 import softorder
 
 ROOT = pathlib.Path(__file__).parents[1]
 PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+needs_experiments = pytest.mark.skipif(
+    not frameworks.extra_is_installed("experiments"), reason="experiments are not installed"
+)
 
 
 def test_pre_commit_runs_the_pinned_versions():
@@ -163,12 +167,14 @@ def test_the_page_how_to_choose_is_what_was_found_and_measured():
     subprocess.run(command, check=True, cwd=ROOT)
 
 
+@needs_experiments
 def test_what_the_results_show_is_what_is_committed():
     command = [sys.executable, "-m", "tools.results_pages", "--check"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
 
 
+@needs_experiments
 def test_what_a_user_runs_does_not_enter_the_committed_pages(tmp_path, monkeypatch):
     """`make run` and then `make test` in one clone."""
     from softorder_experiments.config import Execution
@@ -197,6 +203,7 @@ def test_ci_runs_the_two_commands_of_the_readme_in_their_order():
     assert [line for line in lines if line.startswith("make")] == commands
 
 
+@needs_experiments
 def test_the_quickstart_prints_figure_1_and_draws(tmp_path):
     picture = tmp_path / "picture.png"
     run = subprocess.run(
@@ -210,6 +217,7 @@ def test_the_quickstart_prints_figure_1_and_draws(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@needs_experiments
 def test_the_quickstart_says_where_it_cannot_write(tmp_path):
     run = subprocess.run(
         [sys.executable, ROOT / "examples" / "quickstart.py", tmp_path / "none" / "p.png"],

@@ -1,9 +1,21 @@
 """TensorFlow: every operation and its derivatives are those of NumPy."""
 
+import functools
+
 import numpy as np
 import pytest
 
 import softorder as so
+from inside import (
+    GAUSSIAN,
+    LAPLACE,
+    chunked_scan,
+    chunked_sums_over_others,
+    gap_gradient,
+    gates,
+    gates_by_step,
+    sums_over_others,
+)
 from tensorflow_cases import (
     HOWS,
     INF,
@@ -24,7 +36,7 @@ from tensorflow_cases import (
     values_of,
     weigh,
 )
-from tolerances import GRADIENTS, SQUARE_VALUES, VALUES, assert_close
+from tolerances import FINITE_DIFFERENCES, GRADIENTS, SQUARE_VALUES, VALUES, assert_close
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -57,6 +69,37 @@ def test_recurrences(operation, how, scores):
     with so.config(kernel="portable"):
         assert_like_numpy(
             lambda x: OPERATIONS[operation](x, HOWS[how]), scores, values=values_of(how)
+        )
+
+
+@pytest.mark.parametrize("kernel", [LAPLACE, GAUSSIAN], ids=["abs", "square"])
+def test_chunked_sums_over_others_are_those_of_two_scans(kernel):
+    rng = np.random.default_rng(0)
+    scan = functools.partial(chunked_scan, np)
+    for n in [*range(41), 255, 256, 257, 1000]:
+        gap, cut = rng.exponential(0.2, (2, n)), rng.random((2, n)) < 0.1
+        w, g = rng.normal(size=(2, 2, 3, n))
+        gate, steps = gates(np, kernel, gap, cut), gates_by_step(np, kernel, gap, cut)
+        sums, of_w = chunked_sums_over_others(np, kernel, steps, w)
+        expected = sums_over_others(scan, np, kernel, gate, w)
+        np.testing.assert_allclose(sums, expected, rtol=0, atol=SQUARE_VALUES["float64"])
+        to_w, of_g = chunked_sums_over_others(np, kernel, steps, g)
+        to_gap = gap_gradient(np, kernel, steps, of_w, of_g, n)
+        assert to_gap.shape == (2, n)
+        assert (to_gap[cut] == 0).all()
+        # The derivative along a direction, which a gap that cuts does not take.
+        step, along = 1e-6, np.where(cut, 0.0, rng.random((2, n)))
+        ends = [
+            sums_over_others(scan, np, kernel, gates(np, kernel, gap + sign * step * along, cut), w)
+            for sign in (1, -1)
+        ]
+        slope = np.sum(g * (ends[0] - ends[1])) / (2 * step)
+        assert np.sum(to_gap * along) == pytest.approx(
+            slope, rel=FINITE_DIFFERENCES, abs=FINITE_DIFFERENCES
+        )
+        # The weights are symmetric.
+        assert np.sum(to_w * w) == pytest.approx(
+            np.sum(g * sums), rel=GRADIENTS["float64"], abs=GRADIENTS["float64"]
         )
 
 
