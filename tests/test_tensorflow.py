@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import softorder as so
 from inside import (
@@ -32,7 +33,6 @@ from tensorflow_cases import (
     of_tensorflow,
     second_derivatives,
     second_derivatives_of_torch,
-    tf,
     values_of,
     weigh,
 )

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import softorder as so
 from inside import find_wiring, tiled
@@ -20,7 +21,6 @@ from tensorflow_cases import (
     of_numpy,
     second_derivatives,
     second_derivatives_of_torch,
-    tf,
     weigh,
 )
 from tolerances import GRADIENTS, SAMPLED, SQUARE_VALUES, VALUES, assert_close

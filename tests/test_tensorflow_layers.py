@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import softorder as so
-from tensorflow_cases import KEYS, METRIC, TIED, X, tf
+from tensorflow_cases import KEYS, METRIC, TIED, X
 from tolerances import GRADIENTS, VALUES, assert_close
 
 
