@@ -135,11 +135,12 @@ void for_each_permutation(const Rows<Float>& rows, const Permutations& permutati
                           const Work& work) {
     const int64_t n = rows.n, fewest = 1 + kItemsPerCostThread / std::max<int64_t>(n, 1);
     const auto one = [&](int64_t row, const Blocks& blocks, double scale, int,
-                         std::vector<int64_t>& position) {
+                         std::vector<int64_t>& memory) {
         const int64_t *order = rows.order + row * n, *items = permutations.of(row, n);
-        position.resize(static_cast<size_t>(n));
+        memory.resize(static_cast<size_t>(n));
+        int64_t* position = memory.data();
         for (int64_t i = 0; i < n; ++i) position[order[i]] = i;
-        work(row, scale, blocks, [&](int64_t i) { return position[items[i]]; });
+        work(row, scale, blocks, [=](int64_t i) { return position[items[i]]; });
     };
     for_each_row<std::vector<int64_t>>(rows, false, fewest, one);
 }

@@ -98,6 +98,7 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
     for_each_block(rows, blank, [&](int64_t row, Block block, BlockSolver<Float>& solver, int,
                                     Workspace&) {
         Float* y_row = y + row * n * f;
+        Float* z_row = log_z ? log_z + row * n : nullptr;
         if (own && block.all_infinite) {  // infinite scores: the mean of equal ones
             std::fill(y_row + block.begin, y_row + block.end, rows.sorted[row * n + block.begin]);
             return;
@@ -114,7 +115,7 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
             const int64_t f = features_of<Features>(rows);
             for (int64_t i = 0; i < size; ++i, sums += channels) {
                 const double z = sums[channels - 1];
-                if (log_z) log_z[row * n + begin + i] = static_cast<Float>(std::log(z));
+                if (z_row) z_row[begin + i] = static_cast<Float>(std::log(z));
                 for (int64_t c = 0; c < f; ++c) {
                     double mean = sums[c] / z;
                     if (!bounds.empty()) mean = bounds[c].hold(mean);
