@@ -37,7 +37,7 @@ double count_weights(const Rows<Float>& rows, int64_t row) {
 template <class Float>
 class BandBlock {
   public:
-    // Takes memory for so many planes, and prepares the band. A thread gets at least `minimum`
+    // Takes memory for this many planes, and prepares the band. A thread gets at least `minimum`
     // positions.
     BandBlock(const Float* sorted, Block block, double scale, double smallest, int threads,
               int64_t minimum, int64_t planes, Scratch& memory)
@@ -151,26 +151,26 @@ class BandBlock {
     Band band_ = {};
 };
 
-// Calls work(row, block) for every block of every row, with memory for so many planes, and
-// blank(row, value) first for every row: 0, or NaN if the row holds one.
-template <class Float, class Blank, class Work>
-void for_each_block(const Rows<Float>& rows, double smallest, int64_t planes, const Blank& blank,
-                  const Work& work) {
+// Calls work(row, block) for every block of every row, with memory for this many planes, and
+// fill_unused(row, value) first for every row: 0, or NaN if the row holds one.
+template <class Float, class FillUnused, class Work>
+void for_each_block(const Rows<Float>& rows, double smallest, int64_t planes,
+                    const FillUnused& fill_unused, const Work& work) {
     if (rows.rows * rows.n == 0) {
-        for (int64_t row = 0; row < rows.rows; ++row) blank(row, 0.0);
+        for (int64_t row = 0; row < rows.rows; ++row) fill_unused(row, 0.0);
         return;
     }
     double weights = 0;  // of one row, on average
     for (int64_t row = 0; row < rows.rows; ++row) weights += count_weights(rows, row);
     weights /= static_cast<double>(rows.rows);
-    // So many rows, or of one row so many positions, are worth a thread.
+    // The number of rows, or of positions of one row, that is worth a thread.
     const double fewest = kWorthAThread / weights;
     const int64_t minimum = 1 + static_cast<int64_t>(fewest);
     const int64_t positions = static_cast<int64_t>(fewest * static_cast<double>(rows.n));
     for_each_row<Scratch>(
         rows, fewest < 0.5, minimum,
         [&](int64_t row, const Blocks& blocks, double scale, int threads, Scratch& memory) {
-            blank(row, blocks.blank());
+            fill_unused(row, blocks.blank());
             for (const Block& one : blocks) {
                 BandBlock<Float> block(rows.sorted + row * rows.n, one, scale, smallest, threads,
                                        positions, planes, memory);

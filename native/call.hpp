@@ -18,7 +18,7 @@ namespace softorder {
 
 // The numbers are those of Product in _kernels/products.py.
 enum class Product : int { kApply, kApplyTransposed, kLogProb };
-// The numbers are those of Formula.native in _kernels/formulas.py.
+// The numbers are those of `native` in _kernels/spec.py and _kernels/neuralsort.py.
 enum class Formula : int { kStationary, kNeuralSort };
 
 inline void require(bool condition, const char* what) {

@@ -32,7 +32,7 @@ struct ChunkKernels {
     void (*gates)(const Terms& terms, const double* gap, int64_t length, double* gate);
 
     // The states that leave the chunk when nothing enters it, and the product of its gates.
-    // With `moments` > 0, so many channels (the first ones) carry first moments too.
+    // With `moments` > 0, the first `moments` channels carry first moments too.
     // Inputs of neighbouring positions are `stride` numbers apart, here and below.
     void (*aggregate)(const double* gate, const double* gap, int64_t length, const double* input,
                       int stride, int channels, int moments, double* left, double* right,
@@ -44,7 +44,7 @@ struct ChunkKernels {
 
     // For channels (p_1..p_f, 1, s_1..s_f, q) and C_ij = s_i . p_j - q_i:
     //   spread[i] = sum_j k(u_ij) s_j,
-    //   force[i] = derivative of sum_ij C_ij k(u_ij) by the score at i, in units of the scale,
+    //   force[i] = derivative of sum_ij C_ij k(u_ij) with respect to the score at i, in units of the scale,
     //   input[i, f] = the part of it that row i has, in place of 1, if `keeps_rows`; the rest is the
     //     item's,
     //   returns sum_ij C_ij u_ij (-k'(u_ij)), if `with_moment`; it is the scale's derivative.

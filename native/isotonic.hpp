@@ -58,8 +58,8 @@ struct Block {
     double value;
     Sums sums;
 
-    // Takes in the block that follows and reaches to `end`. The value of equals is theirs: sums
-    // would round it, and a long tie would fall apart.
+    // Takes in the block that follows and reaches to `end`. Two equal values stay as they are:
+    // a sum would round them, and split a long tie.
     void take_in(const Block& right, int64_t end) {
         sums.add(right.sums);
         if (value != right.value) value = sums.value(end - first);

@@ -79,7 +79,7 @@ struct SoftSortCost {
 };
 
 // (2 (V_j - V_i) + (2 i + 1) (x_j - x_i)) / tau, where V_k adds up m (x_{m-1} - x_m) for m up to k:
-// see `of_positions` in _kernels/neuralsort.py. Positions count from the beginning of the block.
+// see `_Logits.of_positions` in _kernels/neuralsort.py. Positions count from the beginning of the block.
 template <class Float>
 struct NeuralSortCost {
     const Float* x;

@@ -56,7 +56,7 @@ struct HeldCall {
     Call<Float> call;
     std::tuple<Arrays...> arrays;
 
-    static HeldCall hold(int product, int formula, bool own_scores, bool flip, int threads,
+    static HeldCall make(int product, int formula, bool own_scores, bool flip, int threads,
                          Arrays... arrays) {
         return {check<Float>({product, formula, own_scores, flip, threads, view(arrays)...}),
                 {arrays...}};
@@ -88,7 +88,7 @@ void bind_call(nb::module_& m, const char* name) {
         .def("forward", &Held::forward, nb::arg("out").noconvert())
         .def("backward", &Held::backward, nb::arg("g"), nb::arg("to_scores").noconvert().none(),
              nb::arg("to_values").noconvert().none(), nb::arg("to_scale").noconvert().none());
-    m.def("call", &Held::hold, nb::arg("product"), nb::arg("formula"), nb::arg("own_scores"),
+    m.def("call", &Held::make, nb::arg("product"), nb::arg("formula"), nb::arg("own_scores"),
           nb::arg("flip"), nb::arg("threads"), nb::arg("table"), nb::arg("sorted").noconvert(),
           nb::arg("order"), nb::arg("counts").none(), nb::arg("scale"), nb::arg("values").none(),
           nb::arg("items").none(), nb::arg("saved").noconvert().none());

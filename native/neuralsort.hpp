@@ -39,7 +39,7 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
     const int64_t n = rows.n, f = rows.features;
     const bool infinite = v && any_infinite(v, rows.rows * n * f);
     const int64_t planes = infinite ? 3 * f : f;
-    const auto blank = [&](int64_t row, double value) {
+    const auto fill_unused = [&](int64_t row, double value) {
         fill_with(y + row * n * f, n * f, value);
         if (log_z) fill_with(log_z + row * n, n, value);
     };
@@ -80,7 +80,7 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
         }
     };
     const double smallest = infinite ? kUnderflow<Float> : kNegligible<Float>;
-    for_each_block(rows, smallest, 2 * planes + f + 2, blank, work);
+    for_each_block(rows, smallest, 2 * planes + f + 2, fill_unused, work);
 }
 
 // w = P^T u by item; u is by position.
@@ -89,9 +89,9 @@ void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
     const int64_t n = rows.n, f = rows.features;
     const bool infinite = any_infinite(u, rows.rows * n * f);
     const int64_t planes = infinite ? 3 * f : f;
-    const auto blank = [&](int64_t row, double value) { fill_with(w + row * n * f, n * f, value); };
+    const auto fill_unused = [&](int64_t row, double value) { fill_with(w + row * n * f, n * f, value); };
     const double smallest = infinite ? kUnderflow<Float> : kNegligible<Float>;
-    for_each_block(rows, smallest, 2 * planes + 1, blank, [&](int64_t row, BandBlock<Float>& block) {
+    for_each_block(rows, smallest, 2 * planes + 1, fill_unused, [&](int64_t row, BandBlock<Float>& block) {
         double* shares = block.take_cleared(planes);
         double* sums = block.take(planes);
         double* z = block.take(1);
@@ -140,7 +140,7 @@ struct Planes {
           force(block.take(1)) {}
 };
 
-// Writes the derivative by the score at each position to `force`, and returns that by the scale.
+// Writes the derivative of the score at each position to `force`, and returns that of the scale.
 // With cost_r(p) = x_r + 2 x_{r+1} + ... + 2 x_{p-1} - (2 (p - r) - 1) x_p for p > r, and the
 // negative of the same for p < r: `crossing` adds up the pairs with the position between them.
 template <class Float>
@@ -157,20 +157,20 @@ double collect(const BandBlock<Float>& block, const Planes& planes) {
     return moment * block.inverse_scale;
 }
 
-// The derivatives of a product, for what read(row, position, c) is p there and
-// middle(row, position, c, mean) is s Z, given the mean of p in the row; g_z is dL/d(log Z), or
+// The derivatives of a product, for what load(row, position, c) is p there and
+// weigh(row, position, c, mean) is s Z, given the mean of p in the row; g_z is dL/d(log Z), or
 // null; `saved` are the sums of p over rows if they are known, or null.
-// What spread_to(row, position, c, P^T (s Z)) returns is added to the derivative by the score.
-template <class Float, class Read, class Middle, class Spread>
+// What add_spread(row, position, c, P^T (s Z)) returns is added to the derivative of the score.
+template <class Float, class Load, class Weigh, class Spread>
 void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Float* g_z,
-                   double* saved, const Read& read, const Middle& middle, const Spread& spread_to) {
+                   double* saved, const Load& load, const Weigh& weigh, const Spread& add_spread) {
     const int64_t n = rows.n, f = rows.features;
-    const auto blank = [&](int64_t row, double value) { fill_gradients(to, row, n, f, value); };
+    const auto fill_unused = [&](int64_t row, double value) { fill_gradients(to, row, n, f, value); };
     const auto work = [&](int64_t row, BandBlock<Float>& block) {
         const Planes planes(block, f);
         const auto [p, s, t, up, down, sums, flow, force] = planes;
         for (int64_t i = 0; i < block.length; ++i) {
-            for (int64_t c = 0; c < f; ++c) block.at(p, c, i) = read(row, block.begin + i, c);
+            for (int64_t c = 0; c < f; ++c) block.at(p, c, i) = load(row, block.begin + i, c);
         }
         if (saved) {
             SavedSums{saved, n, f}.each(block, row, up, down, [](double x, double& to) { to = x; });
@@ -185,7 +185,7 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Fl
                 const double above = block.at(up, 1 + c, i), below = block.at(down, 1 + c, i);
                 const double shift = (above + below) * share;  // of the mean, from p
                 const double mean = block.at(p, c, i) + shift;
-                const double weight = share * middle(row, block.begin + i, c, mean);
+                const double weight = share * weigh(row, block.begin + i, c, mean);
                 block.at(s, c, i) = weight;
                 t[i] -= weight * shift;
                 m_up += weight * above;
@@ -206,7 +206,7 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Fl
         for (int64_t i = 0; i < block.length; ++i) {
             for (int64_t c = 0; c < f; ++c) {
                 const double spread = block.at(s, c, i) + block.at(sums, c, i);
-                force[i] += spread_to(row, block.begin + i, c, spread);
+                force[i] += add_spread(row, block.begin + i, c, spread);
             }
         }
         if (block.all_infinite) return;  // infinite scores
@@ -217,7 +217,7 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, const Fl
             to.scores[row * n + rows.order[at + i]] = static_cast<Float>(force[i]);
         }
     };
-    for_each_block(rows, kNegligible<Float>, Planes::number(f), blank, work);
+    for_each_block(rows, kNegligible<Float>, Planes::number(f), fill_unused, work);
 }
 
 // The derivatives of sum(g_y * y) + sum(g_z * log Z) for y, log Z = apply(v). Null means zero. If v
@@ -226,20 +226,20 @@ template <class Float>
 void apply_backward(const Rows<Float>& rows, const Float* v, const Float* g_y, const Float* g_z,
                     double* saved, const Gradients<Float>& to) {
     const int64_t n = rows.n, f = rows.features;
-    const auto read = [&](int64_t row, int64_t position, int64_t c) {
+    const auto load = [&](int64_t row, int64_t position, int64_t c) {
         return finite_or_zero(values_at<0>(rows, v, row, position)[c]);
     };
-    const auto middle = [&](int64_t row, int64_t position, int64_t c, double) {
+    const auto weigh = [&](int64_t row, int64_t position, int64_t c, double) {
         return g_y ? static_cast<double>(g_y[(row * n + position) * f + c]) : 0.0;
     };
-    const auto spread_to = [&](int64_t row, int64_t position, int64_t c, double spread) {
+    const auto add_spread = [&](int64_t row, int64_t position, int64_t c, double spread) {
         if (!v) return spread;
         if (!to.values) return 0.0;
         const int64_t at = (row * n + rows.order[row * n + position]) * f + c;
         to.values[at] = std::isinf(v[at]) ? Float{0} : static_cast<Float>(spread);
         return 0.0;
     };
-    differentiate(rows, to, g_z, saved, read, middle, spread_to);
+    differentiate(rows, to, g_z, saved, load, weigh, add_spread);
 }
 
 // The derivatives of sum(g * w) for w = apply_transposed(u).
@@ -247,17 +247,17 @@ template <class Float>
 void apply_transposed_backward(const Rows<Float>& rows, const Float* u, const Float* g,
                                const Gradients<Float>& to) {
     const int64_t n = rows.n, f = rows.features;
-    const auto read = [&](int64_t row, int64_t position, int64_t c) {
+    const auto load = [&](int64_t row, int64_t position, int64_t c) {
         return static_cast<double>(g[(row * n + rows.order[row * n + position]) * f + c]);
     };
-    const auto middle = [&](int64_t row, int64_t position, int64_t c, double mean) {
+    const auto weigh = [&](int64_t row, int64_t position, int64_t c, double mean) {
         const int64_t at = (row * n + position) * f + c;
         if (to.values) to.values[at] = std::isinf(u[at]) ? Float{0} : static_cast<Float>(mean);
         return finite_or_zero(u[at]);
     };
-    const auto spread_to = [](int64_t, int64_t, int64_t, double) { return 0.0; };
+    const auto add_spread = [](int64_t, int64_t, int64_t, double) { return 0.0; };
     const Float* no_g_z = nullptr;
-    differentiate(rows, to, no_g_z, nullptr, read, middle, spread_to);
+    differentiate(rows, to, no_g_z, nullptr, load, weigh, add_spread);
 }
 
 }  // namespace neuralsort

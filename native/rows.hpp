@@ -236,7 +236,7 @@ inline double imbalance(int64_t size, int64_t index) {
 }
 
 // For the sum over i of weight_i A_i, where A_i adds up the distances of score i to all others:
-// takes from the derivative by the scores, `force`, the part of tied pairs, whose distance has no
+// takes from the derivative of the scores, `force`, the part of tied pairs, whose distance has no
 // slope. It is there with the sign of the order that they stand in.
 template <class Float, class Weight>
 void remove_tied_distances(const Float* sorted, int64_t length, const Weight& weight,

@@ -16,14 +16,14 @@
 
 namespace softorder {
 
-// Calls work(row, block, solver, threads, memory) for every block of every row, and blank(row, blocks)
-// first for every row. Threads go over rows or inside one.
-template <class Float, class Blank, class Work>
-void for_each_block(const Rows<Float>& rows, const Blank& blank, const Work& work) {
+// For every row: calls fill_unused(row, blocks), then work(row, block, solver, threads, memory) for
+// every block. Threads go over rows or inside one.
+template <class Float, class FillUnused, class Work>
+void for_each_block(const Rows<Float>& rows, const FillUnused& fill_unused, const Work& work) {
     const int64_t cost = std::max<int64_t>(1, rows.n * (rows.features + 1));
     const auto one = [&](int64_t row, const Blocks& blocks, double scale, int threads,
                          Workspace& memory) {
-        blank(row, blocks);
+        fill_unused(row, blocks);
         for (const Block& block : blocks) {
             BlockSolver<Float> solver(rows.sorted + row * rows.n, block, scale, rows.terms, threads,
                                       memory);
@@ -34,7 +34,7 @@ void for_each_block(const Rows<Float>& rows, const Blank& blank, const Work& wor
 }
 
 // What a mean of some numbers cannot leave: complex terms cancel, and may leave a little less than 0
-// where all numbers are at least 0. (Also `_bounded` in scan.py.)
+// where all numbers are at least 0. (`Recurrence._bounded` in recurrence.py does the same.)
 struct Bounds {
     double lowest = std::numeric_limits<double>::infinity(), highest = -lowest;
 
@@ -43,9 +43,9 @@ struct Bounds {
         if (x > highest) highest = x;
     }
     // A NaN stays.
-    double hold(double x) const { return x < lowest ? lowest : x > highest ? highest : x; }
+    double clamp(double x) const { return x < lowest ? lowest : x > highest ? highest : x; }
     // A sum of the numbers, with any weights of at least 0: no bound but 0.
-    double hold_sum(double x) const {
+    double clamp_sum(double x) const {
         return x < 0 && lowest >= 0 ? 0.0 : x > 0 && highest <= 0 ? 0.0 : x;
     }
 };
@@ -90,12 +90,12 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
     const int64_t n = rows.n, f = features_of<Features>(rows);
     const bool own = !v && f > 0, infinite = v && any_infinite(v, rows.rows * n * f);
     const int channels = static_cast<int>(f * (infinite ? 3 : 1) + 1);
-    const auto blank = [&](int64_t row, const Blocks& blocks) {
+    const auto fill_unused = [&](int64_t row, const Blocks& blocks) {
         const int64_t done = row * n + blocks.length(), left = n - blocks.length();
         fill_with(y + done * f, left * f, blocks.blank());
         if (log_z) fill_with(log_z + done, left, blocks.blank());
     };
-    for_each_block(rows, blank, [&](int64_t row, Block block, BlockSolver<Float>& solver, int,
+    for_each_block(rows, fill_unused, [&](int64_t row, Block block, BlockSolver<Float>& solver, int,
                                     Workspace&) {
         Float* y_row = y + row * n * f;
         Float* z_row = log_z ? log_z + row * n : nullptr;
@@ -118,7 +118,7 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
                 if (z_row) z_row[begin + i] = static_cast<Float>(std::log(z));
                 for (int64_t c = 0; c < f; ++c) {
                     double mean = sums[c] / z;
-                    if (!bounds.empty()) mean = bounds[c].hold(mean);
+                    if (!bounds.empty()) mean = bounds[c].clamp(mean);
                     if (infinite) {
                         mean = with_ends(mean, sums[f + c], sums[2 * f + c], rows.terms.noise);
                     }
@@ -135,45 +135,45 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
 // rows have of it, in units of `unit`, stands among the inputs. Both begin with the group; `scratch`
 // has room for 4 numbers for each feature.
 template <int Features>
-void exchange_tied_slopes(int64_t size, int64_t any_features, double* inputs, double unit,
+void average_tied_slopes(int64_t size, int64_t any_features, double* inputs, double unit,
                           double* scratch, double* force) {
     const int64_t f = Features ? Features : any_features, channels = 2 * f + 2;
     double held[4 * (Features ? Features : 1)];
     // Sums over those before less those after; each s times its imbalance; the mean of p.
-    double* p_beside = Features ? held : scratch;
-    double *s_beside = p_beside + f, *lean = s_beside + f, *mean = lean + f;
-    double q_beside = 0;
-    std::fill(p_beside, p_beside + 4 * f, 0.0);
+    double* p_balance = Features ? held : scratch;
+    double *s_balance = p_balance + f, *s_by_imbalance = s_balance + f, *mean = s_by_imbalance + f;
+    double q_balance = 0;
+    std::fill(p_balance, p_balance + 4 * f, 0.0);
     for (int64_t i = 0; i < size; ++i) {
         const double *p = inputs + i * channels, *s = p + f + 1;
-        q_beside -= s[f];
+        q_balance -= s[f];
         for (int64_t c = 0; c < f; ++c) {
-            p_beside[c] -= p[c];
-            s_beside[c] -= s[c];
-            lean[c] += imbalance(size, i) * s[c];
+            p_balance[c] -= p[c];
+            s_balance[c] -= s[c];
+            s_by_imbalance[c] += imbalance(size, i) * s[c];
         }
     }
     const double share = 1 / static_cast<double>(size), others = 1 / static_cast<double>(size - 1);
     for (int64_t c = 0; c < f; ++c) {
-        mean[c] = -p_beside[c] * share;
-        lean[c] *= others;
+        mean[c] = -p_balance[c] * share;
+        s_by_imbalance[c] *= others;
     }
     for (int64_t i = 0; i < size; ++i) {
         double *p = inputs + i * channels, *s = p + f + 1;
-        q_beside += s[f];
-        double row = imbalance(size, i) * s[f], column = -q_beside, of_all_orders = 0;
-        q_beside += s[f];
+        q_balance += s[f];
+        double row = imbalance(size, i) * s[f], column = -q_balance, averaged = 0;
+        q_balance += s[f];
         for (int64_t c = 0; c < f; ++c) {
-            p_beside[c] += p[c];
-            s_beside[c] += s[c];
-            row += s[c] * p_beside[c];
-            column += p[c] * s_beside[c];
-            of_all_orders += lean[c] * (p[c] - mean[c]);
-            p_beside[c] += p[c];
-            s_beside[c] += s[c];
+            p_balance[c] += p[c];
+            s_balance[c] += s[c];
+            row += s[c] * p_balance[c];
+            column += p[c] * s_balance[c];
+            averaged += s_by_imbalance[c] * (p[c] - mean[c]);
+            p_balance[c] += p[c];
+            s_balance[c] += s[c];
         }
         p[f] -= row;
-        force[i] += unit * (of_all_orders - row - column);
+        force[i] += unit * (averaged - row - column);
     }
 }
 
@@ -204,7 +204,7 @@ void average_over_orders(const Rows<Float>& rows, const Float* sorted, Block blo
     for_each_tie(sorted, b, e, [&](int64_t first, int64_t last) {
         double* group = inputs + (first - block.begin) * channels;
         if (rows.terms.count == 1) {
-            exchange_tied_slopes<Features>(last - first, f, group, unit, scratch.data(),
+            average_tied_slopes<Features>(last - first, f, group, unit, scratch.data(),
                                            force + first);
         }
         share_among_ties(last - first, channels, unit, group + f, force + first);
@@ -212,18 +212,18 @@ void average_over_orders(const Rows<Float>& rows, const Float* sorted, Block blo
 }
 
 // The derivatives of a product for every row. The first stage has the channels p, which
-// read(row, position, p) gives, and 1; from their sums, middle(row, position, sums, s)
-// computes s and q. The second stage has all of them; what spread_to(row, position, K s) returns is
-// added to the derivative by the score there. A `symmetric` function of the scores does not depend
+// load(row, position, p) gives, and 1; from their sums, weigh(row, position, sums, s)
+// computes s and q. The second stage has all of them; what add_spread(row, position, K s) returns is
+// added to the derivative of the score there. A `symmetric` function of the scores does not depend
 // on which item is which, so tied scores have equal derivatives.
-template <int Features, class Float, class Read, class Middle, class Spread>
+template <int Features, class Float, class Load, class Weigh, class Spread>
 void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, bool symmetric,
-                   const Read& read, const Middle& middle, const Spread& spread_to) {
+                   const Load& load, const Weigh& weigh, const Spread& add_spread) {
     const int64_t n = rows.n, f = features_of<Features>(rows);
-    const auto blank = [&](int64_t row, const Blocks& blocks) {
+    const auto fill_unused = [&](int64_t row, const Blocks& blocks) {
         fill_gradients(to, row, n, f, blocks.blank());
     };
-    for_each_block(rows, blank, [&](int64_t row, Block block, BlockSolver<Float>& solver, int threads,
+    for_each_block(rows, fill_unused, [&](int64_t row, Block block, BlockSolver<Float>& solver, int threads,
                                     Workspace& memory) {
         const Float* sorted = rows.sorted + row * n;
         const int64_t* order = rows.order + row * n;
@@ -232,21 +232,21 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, bool sym
         const int channels = static_cast<int>(2 * f + 2);
         const auto fill = [&](int64_t begin, int64_t size, double* input) {
             for (int64_t i = 0; i < size; ++i, input += channels) {
-                read(row, begin + i, input);
+                load(row, begin + i, input);
                 input[f] = 1;
             }
         };
         solver.sums(static_cast<int>(f + 1), channels, fill,
                     [&](int64_t begin, int64_t size, const double* sums, double* input) {
                         for (int64_t i = 0; i < size; ++i, sums += f + 1, input += channels) {
-                            middle(row, begin + i, sums, input + f + 1);
+                            weigh(row, begin + i, sums, input + f + 1);
                         }
                     });
         const bool ties = to.scores && !block.all_infinite && any_ties(sorted, block.begin, block.end);
         const double unit = solver.unit();
         const auto done = [&](int64_t begin, int64_t size, const double* spread, const double* slope) {
             for (int64_t i = 0; i < size; ++i) {
-                force[begin + i] = unit * slope[i] + spread_to(row, begin + i, spread + i * f);
+                force[begin + i] = unit * slope[i] + add_spread(row, begin + i, spread + i * f);
             }
         };
         const double moment =
@@ -276,13 +276,13 @@ void apply_backward(const Rows<Float>& rows, const Float* v, const Float* g_y, c
                     double*, const Gradients<Float>& to) {
     const int64_t n = rows.n, f = features_of<Features>(rows);
     const bool own = !v && f > 0, infinite = v && any_infinite(v, rows.rows * n * f);
-    const auto read = [&](int64_t row, int64_t position, double* p) {
+    const auto load = [&](int64_t row, int64_t position, double* p) {
         const Float* from = values_at<Features>(rows, v, row, position);
         for (int64_t c = 0; c < f; ++c) {
             p[c] = infinite ? finite_or_zero(from[c]) : static_cast<double>(from[c]);
         }
     };
-    const auto middle = [&](int64_t row, int64_t position, const double* sums, double* s) {
+    const auto weigh = [&](int64_t row, int64_t position, const double* sums, double* s) {
         const int64_t at = row * n + position;
         const double share = 1 / sums[f];
         double q = g_z ? -static_cast<double>(g_z[at]) * share : 0.0;
@@ -292,7 +292,7 @@ void apply_backward(const Rows<Float>& rows, const Float* v, const Float* g_y, c
         }
         s[f] = q;
     };
-    const auto spread_to = [&](int64_t row, int64_t position, const double* spread) {
+    const auto add_spread = [&](int64_t row, int64_t position, const double* spread) {
         if (own) return spread[0];
         if (!to.values) return 0.0;
         const int64_t item = row * n + rows.order[row * n + position];
@@ -302,7 +302,7 @@ void apply_backward(const Rows<Float>& rows, const Float* v, const Float* g_y, c
         }
         return 0.0;
     };
-    differentiate<Features>(rows, to, own, read, middle, spread_to);
+    differentiate<Features>(rows, to, own, load, weigh, add_spread);
 }
 
 // w = P^T u = K (u / Z), by item; u is by position.
@@ -311,10 +311,10 @@ void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
     const int64_t n = rows.n, f = features_of<Features>(rows);
     const bool infinite = any_infinite(u, rows.rows * n * f);
     const int channels = static_cast<int>(f * (infinite ? 3 : 1));
-    const auto blank = [&](int64_t row, const Blocks& blocks) {
+    const auto fill_unused = [&](int64_t row, const Blocks& blocks) {
         fill_with(w + row * n * f, n * f, blocks.blank());
     };
-    for_each_block(rows, blank, [&](int64_t row, Block block, BlockSolver<Float>& solver, int,
+    for_each_block(rows, fill_unused, [&](int64_t row, Block block, BlockSolver<Float>& solver, int,
                                     Workspace& memory) {
         double* const z = memory.z.get(block.end - block.begin);
         const auto ones = [](int64_t, int64_t size, double* input) { fill_with(input, size, 1); };
@@ -334,7 +334,7 @@ void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
             for (int64_t i = 0; i < size; ++i, sums += channels) {
                 Float* item = w + (row * n + rows.order[row * n + begin + i]) * f;
                 for (int64_t c = 0; c < f; ++c) {
-                    double sum = bounds.empty() ? sums[c] : bounds[c].hold_sum(sums[c]);
+                    double sum = bounds.empty() ? sums[c] : bounds[c].clamp_sum(sums[c]);
                     if (infinite) {
                         sum = with_ends(sum, sums[f + c], sums[2 * f + c], rows.terms.noise);
                     }
@@ -350,11 +350,11 @@ template <class Float, int Features>
 void apply_transposed_backward(const Rows<Float>& rows, const Float* u, const Float* g,
                                const Gradients<Float>& to) {
     const int64_t n = rows.n, f = features_of<Features>(rows);
-    const auto read = [&](int64_t row, int64_t position, double* p) {
+    const auto load = [&](int64_t row, int64_t position, double* p) {
         const Float* from = g + (row * n + rows.order[row * n + position]) * f;
         for (int64_t c = 0; c < f; ++c) p[c] = static_cast<double>(from[c]);
     };
-    const auto middle = [&](int64_t row, int64_t position, const double* sums, double* s) {
+    const auto weigh = [&](int64_t row, int64_t position, const double* sums, double* s) {
         const int64_t at = row * n + position;
         const double share = 1 / sums[f];
         s[f] = 0;
@@ -367,8 +367,8 @@ void apply_transposed_backward(const Rows<Float>& rows, const Float* u, const Fl
                                                      : static_cast<Float>(sums[c] * share);
         }
     };
-    const auto spread_to = [](int64_t, int64_t, const double*) { return 0.0; };
-    differentiate<Features>(rows, to, false, read, middle, spread_to);
+    const auto add_spread = [](int64_t, int64_t, const double*) { return 0.0; };
+    differentiate<Features>(rows, to, false, load, weigh, add_spread);
 }
 
 }  // namespace softorder

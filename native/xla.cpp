@@ -119,12 +119,12 @@ View<const Wide> widened_view(const Buffer& buffer, std::vector<Wide>& copy) {
 
 // A call, and the copies of arrays that XLA has in another type.
 template <class Float>
-struct HeldCall {
+struct WidenedCall {
     std::vector<int64_t> order, counts, items;
     std::vector<double> scale;
     Call<Float> call;
 
-    explicit HeldCall(const Frame& frame)
+    explicit WidenedCall(const Frame& frame)
         : call(check<Float>({frame.number("product"), frame.number("formula"),
                              frame.number("own_scores") != 0, frame.number("flip") != 0,
                              frame.number("threads"), frame.table(),
@@ -139,7 +139,7 @@ struct HeldCall {
 struct Forward {
     template <class Float>
     static void run(const Frame& frame) {
-        const HeldCall<Float> held(frame);
+        const WidenedCall<Float> held(frame);
         require(size_of(frame.result(0)) == held.call.out_size(), "the result has another size");
         forward(held.call, data<Float>(frame.result(0)));
     }
@@ -148,7 +148,7 @@ struct Forward {
 struct Backward {
     template <class Float>
     static void run(const Frame& frame) {
-        const HeldCall<Float> held(frame);
+        const WidenedCall<Float> held(frame);
         require(size_of(frame.argument(6)) == held.call.out_size(), "g has another size");
         const Buffer& to_scale = frame.result(2);
         // The gradient of the scale is in float64, whatever the result holds.

@@ -94,7 +94,7 @@ def _native(formula, call, output):
     """Scale what a native product writes to one of its outputs."""
 
     def perturb():
-        original = extension_module.hold
+        original = extension_module.make_call
 
         def changed(which, *args):
             held = original(which, *args)
@@ -102,7 +102,7 @@ def _native(formula, call, output):
             return _Scaled(held, output) if wanted else held
 
         for module in (extension_module, torch_autograd, numpy_native):
-            module.hold = changed
+            module.make_call = changed
 
     return perturb
 

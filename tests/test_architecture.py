@@ -30,11 +30,11 @@ def steps(title):
 TITLES = ["torch, forward", "torch, backward", "JAX, forward", "JAX, backward"]
 
 
-def functions_of(file):
-    """The names of all functions of a file, methods with their class."""
+def names_of(file):
+    """The names of the functions of a file; methods and fields with their class."""
     if file.startswith("native/"):
         text = (ROOT / file).read_text()
-        found = set()
+        found = set(re.findall(r"\b(\w+)\([^;]*?\{", text))
         for name in re.findall(r"^(?:class|struct) (\w+) (?:final )?\{", text, re.M):
             body = text[re.search(rf"^(?:class|struct) {name} ", text, re.M).end() :]
             body = body[: re.search(r"^\};", body, re.M).start()]
@@ -43,8 +43,11 @@ def functions_of(file):
     found = set()
     for node in ast.parse((LIBRARY / file).read_text()).body:
         if isinstance(node, ast.ClassDef):
-            methods = [each.name for each in node.body if isinstance(each, ast.FunctionDef)]
-            found |= {f"{node.name}.{method}" for method in methods}
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef):
+                    found.add(f"{node.name}.{each.name}")
+                elif isinstance(each, ast.AnnAssign):
+                    found.add(f"{node.name}.{ast.unparse(each.target)}")
         elif isinstance(node, ast.FunctionDef):
             found.add(node.name)
     return found
@@ -54,7 +57,20 @@ def functions_of(file):
 def test_every_function_on_the_way_exists(title):
     assert len(steps(title)) >= 3
     for _, file, name in steps(title):
-        assert name in functions_of(file), f"{file} has no {name}"
+        assert name in names_of(file), f"{file} has no {name}"
+
+
+# A file, a colon, and the functions in it that are meant.
+NAMED = re.compile(r"`([\w/]+\.(?:py|hpp|cpp))`: ((?:`[\w.:]+`(?:, )?)+)")
+
+
+@pytest.mark.parametrize(("file", "names"), NAMED.findall(PAGE), ids=lambda text: text.strip(", "))
+def test_every_function_of_the_list_of_places_exists(file, names):
+    assert set(re.findall(r"`([\w.:]+)`", names)) <= names_of(file)
+
+
+def test_the_list_of_places_is_read():
+    assert len(NAMED.findall(PAGE)) >= 15
 
 
 @pytest.mark.parametrize("title", TITLES)
@@ -91,15 +107,34 @@ def calls_of(function):
     return found
 
 
+def sort_in_torch(title):
+    x = torch.tensor([[0.3, 0.1, 0.2]], requires_grad=True)
+    y = so.sort(x, 0.1)  # also what is imported and compiled at the first call
+    if title == "torch, forward":
+        return calls_of(lambda: so.sort(x, 0.1))
+    return calls_of(lambda: y.sum().backward())
+
+
+def sort_in_jax(title):
+    jax = pytest.importorskip("jax")
+    x = jax.numpy.array([[0.3, 0.1, 0.2]])
+    loss = lambda x: so.sort(x, 0.1).sum()  # noqa: E731
+    # Tracing goes through Python, and so does lowering; what runs afterwards does not.
+    return calls_of(lambda: jax.jit(loss if title == "JAX, forward" else jax.grad(loss)).lower(x))
+
+
 @needs_native
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="code objects have no qualified names")
-def test_a_score_takes_the_way_of_the_page():
-    x = torch.tensor([[0.3, 0.1, 0.2]], requires_grad=True)
-    so.sort(x, 0.1)  # what is imported and compiled at the first call
-    y = []
-    calls = iter(calls_of(lambda: y.append(so.sort(x, 0.1))))
-    for _, file, name in steps("torch, forward")[:-1]:
-        assert (file, name) in calls, f"{file}: {name} is not called after the one before it"
+@pytest.mark.parametrize("title", TITLES)
+def test_a_score_takes_the_path_of_the_page(title):
+    table = dict.fromkeys(range(1, MOST_STEPS + 1))
+    if title == "JAX, forward":
+        table.update({number: (file, name) for number, file, name in steps("torch, forward")})
+    table.update({number: (file, name) for number, file, name in steps(title)})
+    calls = iter((sort_in_torch if title.startswith("torch") else sort_in_jax)(title))
+    for step in filter(None, table.values()):
+        if not step[0].startswith("native/"):
+            assert step in calls, f"{step} is not called after the one before it"
 
 
 @needs_native

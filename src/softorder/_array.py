@@ -30,9 +30,9 @@ class NativeProducts(Protocol):
         ...
 
     def can_read(self, *arrays: Any) -> bool:
-        """Tell whether it can read these arrays, and its derivatives will do.
+        """Tell whether it can read these arrays, and whether its derivatives suffice.
 
-        They will not in forward mode and in vmap. What is no array is passed over.
+        They do not in forward mode and in vmap. Arguments that are not arrays are ignored.
         """
         ...
 
@@ -199,7 +199,7 @@ _found: dict[type, Wiring] = {}
 
 
 def find_wiring(x: object) -> Wiring | None:
-    """Return the wiring of the framework that x is an array of; None if it is none's."""
+    """Return the wiring of the framework that x is an array of; None if it belongs to none."""
     wiring = _found.get(type(x))
     if wiring is None and not isinstance(x, _NO_ARRAYS):
         wiring = _look_for_wiring(x)

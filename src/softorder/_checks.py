@@ -313,7 +313,7 @@ def check_temperature_shape(shape: Sequence[int], batch: Sequence[int], name: st
     check_broadcasts(shape, batch, f"a tensor {name} has one value per batch row: its shape", fix)
 
 
-def check_temperatures(xp: Any, tau: Any, smallest: float, name: str = "tau") -> None:
+def check_temperature_values(xp: Any, tau: Any, smallest: float, name: str = "tau") -> None:
     """Check temperatures that are in the scores' dtype, whose least normal number is `smallest`."""
     if not bool(xp.all((tau > 0) & xp.isfinite(tau))):
         raise value_error(f"every {name} must be positive and finite", tau, _HARD)

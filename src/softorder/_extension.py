@@ -28,7 +28,7 @@ def is_built() -> bool:
     return extension is not None
 
 
-def hold(
+def make_call(
     call: Any,
     rows: tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray | None],
     scale: numpy.ndarray | float,
@@ -44,7 +44,7 @@ def hold(
         scale: A number, or (rows,) of float64.
         values: See `_kernels.products.DEFINITIONS`.
         saved: Room for the sums that forward saves, or None.
-        threads: At most so many.
+        threads: The greatest number of threads.
     """
     if isinstance(scale, float):
         scale = numpy.array([scale])

@@ -120,4 +120,6 @@ def test_a_permutation_that_is_none_is_refused_before_memory_is_read(make):
         make(0.5)(torch.randn(3)).log_prob(torch.tensor([0, 1, 7]))
     for items in ([[0, 1, 7]], [[0, -1, 2]], [[0, 1]]):
         with pytest.raises(ValueError, match="a permutation"):
-            extension_module.hold(Call(Product.LOG_PROB, ABS), rows, 1.0, np.array(items), None, 1)
+            extension_module.make_call(
+                Call(Product.LOG_PROB, ABS), rows, 1.0, np.array(items), None, 1
+            )

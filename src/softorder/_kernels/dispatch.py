@@ -24,8 +24,8 @@ from softorder._kernels.spec import (
 )
 from softorder._kernels.tiled import Tiled
 
-# Up to so many entries of all matrices together the dense formula is faster than the portable
-# scan or than tiles (measured: benchmarks/README.md).
+# Up to this many entries in all matrices together, the dense formula is faster than the portable
+# scan and than tiles (measured: benchmarks/README.md).
 DENSE_ENTRIES = 1 << 18
 
 Spec = KernelSpec | RowSoftmax | Explicit

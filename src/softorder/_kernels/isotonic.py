@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy
 
-from softorder._checks import describe, message
 from softorder._extension import cpu_threads, extension
+from softorder._messages import describe, message
 
 
 def pool_l2(x: numpy.ndarray) -> numpy.ndarray:
@@ -105,7 +105,7 @@ def _pool_row(a: list[float], b: list[float], begins: list[float], kind: Kind) -
         while len(blocks) > of_earlier_segments and blocks[-1][1] <= value:
             first, left_value, left_sums = blocks.pop()
             sums = kind.add(left_sums, sums)
-            # The value of equals is theirs: sums would round it, and a long tie would fall apart.
+            # Two equal values stay as they are: a sum would round them, and split a long tie.
             if left_value != value:
                 value = kind.value(sums, i + 1 - first)
         blocks.append((first, value, sums))

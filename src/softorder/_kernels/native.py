@@ -17,7 +17,7 @@ from softorder._kernels.scores import SortedRows, SortedScores
 from softorder._kernels.spec import KernelSpec
 from softorder._kernels.tiled import rows_of_a_tile
 
-# At most one row in so many: in array operations, but these alone, they cost less than all in C++.
+# Up to one row in this many: those rows alone, in array operations, cost less than all in C++.
 FEW = 256
 
 
@@ -82,7 +82,7 @@ class Native(ScoresOperator):
         return xp.reshape(y, shape[:-1])
 
     def _serves(self, values: Array | None = None) -> bool:
-        """Tell whether the kernel can read these arrays, and its derivatives will do."""
+        """Tell whether the kernel can read these arrays, and that its derivatives suffice."""
         scores = self.scores
         if scores.native_rows is None:
             return False

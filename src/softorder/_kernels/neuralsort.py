@@ -50,7 +50,7 @@ class _Logits:
         if self.tied is not None:
             own = pick(scores.wiring, self.tied, rows)[..., :, None]
             cost = cost + own - self.tied[..., None, scores.window]
-        return -_bounded(scores, scores.columns_by_item(cost)) / self.tau
+        return -_capped(scores, scores.columns_by_item(cost)) / self.tau
 
     def of_positions(self, position: Array) -> Array:
         """Return the logit of one item at each position: that which stands at `position` (..., n).
@@ -69,7 +69,7 @@ class _Logits:
         x = xp.astype(self.scores.sorted_items, xp.float64)
         step, rise, rest = (take_along(wiring, a, position, axis=-1) - a for a in (x, above, lost))
         tau = self.tau if isinstance(self.tau, float) else self.tau[..., 0]
-        return -_bounded(self.scores, 2 * (rise + rest) + (2 * here + 1) * step) / tau
+        return -_capped(self.scores, 2 * (rise + rest) + (2 * here + 1) * step) / tau
 
 
 def _costs_from(scores: SortedScores, here: Array, there: Array, gaps: Array) -> Array:
@@ -108,7 +108,7 @@ def _tied_distances(scores: SortedScores, x: Array) -> Array | None:
     return imbalance * moved[..., 0, :] - (after - before)[..., 0, :]
 
 
-def _bounded(scores: SortedScores, cost: Array) -> Array:
+def _capped(scores: SortedScores, cost: Array) -> Array:
     xp = scores.wiring.xp
     bound = 0.5 * float(xp.finfo(scores.dtype).max)
     return xp.astype(xp.where(cost > bound, bound, cost), scores.dtype)

@@ -14,8 +14,8 @@ from softorder._array import Array, Wiring, arange_like, move_axis, slices, take
 from softorder._kernels.scan import shift
 from softorder._kernels.scores import MASKED, SortedScores, pick
 
-# Differences are cut off here, long after every probability is 0 or 1: the derivative by the scale
-# would be zero times infinity.
+# Differences are cut off here, long after every probability is 0 or 1: the derivative with respect
+# to the scale would be zero times infinity.
 _FAR = 1e4
 # Entries that are computed at a time.
 TILE = 1 << 20

@@ -71,4 +71,4 @@ GAUSSIAN = Exponentials(
     ),
 )
 
-BY_POWER = {kernel.power: kernel for kernel in (LAPLACE, GAUSSIAN)}
+BY_POWER = {profile.power: profile for profile in (LAPLACE, GAUSSIAN)}

@@ -25,7 +25,7 @@ _CERTAIN = 60.0
 
 
 def log_rank_probability(scores: SortedScores, item: Array, losses: Array, scale: Any) -> Array:
-    """Return the log-probability that an item has so many others above it, (..., k) in float64.
+    """Return the log-probability that `losses` others are above an item, (..., k) in float64.
 
     O(k n^2 log n) time.
 

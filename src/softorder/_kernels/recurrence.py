@@ -29,7 +29,7 @@ class Recurrence:
         wiring: Wiring,
         scores: SortedScores,
         scale: Any,
-        kernel: Exponentials,
+        profile: Exponentials,
         *,
         transposed: bool = False,
     ) -> None:
@@ -39,14 +39,14 @@ class Recurrence:
             wiring: The framework of the arrays.
             scores: The sorted scores.
             scale: tau^(1/p): a number, or an array that broadcasts against (..., n).
-            kernel: exp(-u^p) as a sum of exponentials.
+            profile: exp(-u^p) as a sum of exponentials.
             transposed: Sum over positions at every item, for K^T w: it has the same values, and at
                 ties other derivatives.
         """
         self.wiring = wiring
-        self.kernel = kernel
+        self.profile = profile
         self.is_transposed = transposed
-        self._arguments = wiring, scores, scale, kernel
+        self._arguments = wiring, scores, scale, profile
         xp = wiring.xp
         # Of what is summed over, and of where the sums are: the same values.
         of_sum, of_result = scores.sorted_items, scores.position_scores
@@ -57,10 +57,10 @@ class Recurrence:
             scale = xp.astype(scale, xp.float64)
         gap = (shift(xp, x, x[..., :1]) - x) / scale
         block = scores.position_block
-        self.cut = (gap > kernel.reach) | (block != shift(xp, block, block[..., :1] + 1))
+        self.cut = (gap > profile.reach) | (block != shift(xp, block, block[..., :1] + 1))
         # A gradient through a weight of zero would be zero times infinity.
         self.gap = xp.where(self.cut, 0.0, gap)
-        self.gate = None if wiring.sums_over_others else gates(xp, kernel, self.gap, self.cut)
+        self.gate = None if wiring.sums_over_others else gates(xp, profile, self.gap, self.cut)
         # Exactly 0, or NaN where the batch row has one.
         self.nan = 0.0 * x
         self.ties = scores.ties
@@ -81,10 +81,10 @@ class Recurrence:
     def _sums(self, w: Array) -> Array:
         """Return K w for w (..., c, n) in float64."""
         if self.wiring.sums_over_others is not None:
-            sums = self.wiring.sums_over_others(self.kernel, self.gap, self.cut, w, self.offset)
+            sums = self.wiring.sums_over_others(self.profile, self.gap, self.cut, w, self.offset)
         else:
             sums = sums_over_others(
-                self.wiring.scan, self.wiring.xp, self.kernel, self.gate, w, self.offset
+                self.wiring.scan, self.wiring.xp, self.profile, self.gate, w, self.offset
             )
         # The weight of an item for itself is 1.
         sums = sums + w + self.nan[..., None, :]
@@ -97,7 +97,7 @@ class Recurrence:
         mean over all orders. For exp(-u^2) it is the second derivative of an item's own weight.
         """
         offset = self._offset_column()
-        if not self.kernel.is_real:
+        if not self.profile.is_real:
             return -offset * offset * w
         slope = ties.slopes(self.wiring.xp.float64)[..., None, :]
         if self.is_transposed:
@@ -136,7 +136,7 @@ class Recurrence:
         ones = xp.broadcast_to(self._ones()[..., None, :], (*v.shape[:-2], 1, v.shape[-1]))
         sums = self._sums(xp.concat([v, ones], axis=-2))
         means = sums[..., :-1, :] / sums[..., -1:, :]
-        if not self.kernel.is_real and v.shape[-1]:
+        if not self.profile.is_real and v.shape[-1]:
             means = self._bounded(means, xp.min(v, axis=-1), xp.max(v, axis=-1))
         return xp.matrix_transpose(means)
 
@@ -145,7 +145,7 @@ class Recurrence:
         xp = self.wiring.xp
         u = xp.astype(u, xp.float64)
         sums = self.transposed().sums(u / self.normalizers()[..., None])
-        if self.kernel.is_real or not u.shape[-2]:
+        if self.profile.is_real or not u.shape[-2]:
             return sums
         # No bound but 0, and only where all numbers are on one side of it.
         lowest = xp.where(xp.min(u, axis=-2) >= 0, 0.0, -math.inf)
@@ -167,7 +167,7 @@ class Recurrence:
 
     def reached(self, ends: Array) -> Array:
         """Tell which positions have a weight above zero for the items where `ends` is 1."""
-        return self.sums(ends) > self.kernel.noise
+        return self.sums(ends) > self.profile.noise
 
     def moments(self, power: int) -> Array:
         """Return sum_j K_ij u_ij^power, (..., n), for power 1 or 2.
@@ -188,8 +188,8 @@ class Recurrence:
                 moments = [xp.flip(moment, axis=-1) for moment in moments]
             sides.append(self._about_position(moments, -1.0 if flip else 1.0))
         left, right = sides
-        weighted = term_column(xp, self.kernel, self.kernel.weights, left) * (left + right)
-        moment = real_sum(xp, self.kernel, weighted, axis=-2) + self.nan
+        weighted = term_column(xp, self.profile, self.profile.weights, left) * (left + right)
+        moment = real_sum(xp, self.profile, weighted, axis=-2) + self.nan
         return moment if self.ties is None else moment + self._moments_among_ties(self.ties)
 
     def _about_position(self, moments: list[Array], side: float) -> Array:
@@ -199,13 +199,13 @@ class Recurrence:
         xp, power = self.wiring.xp, len(moments) - 1
         offset = cast(xp, side * self._offset_column(), moments[0].dtype)
         lower = moments[0] if power == 1 else 2 * moments[1] - offset * moments[0]
-        decays = term_column(xp, self.kernel, self.kernel.decays, offset)
+        decays = term_column(xp, self.profile, self.profile.decays, offset)
         return xp.exp(decays * offset) * (moments[-1] - offset * lower)
 
     def _moments_among_ties(self, ties: Ties) -> Array:
         """Return for `moments` what `_among_ties` does for sums."""
         offset = self._offset_column()
-        if not self.kernel.is_real:
+        if not self.profile.is_real:
             return (offset * offset)[..., 0, :]
         slope, ones = ties.slopes(self.wiring.xp.float64)[..., None, :], self._ones()[..., None, :]
         (before, square_before), (after, square_after) = self._tied_offsets(ties, ones)
@@ -216,7 +216,7 @@ class Recurrence:
     def _directions(self) -> list[tuple[Array, Array, bool]]:
         """Return gates and gaps as a scan from the left meets them, and one from the right."""
         xp = self.wiring.xp
-        gate = gates(xp, self.kernel, self.gap, self.cut) if self.gate is None else self.gate
+        gate = gates(xp, self.profile, self.gap, self.cut) if self.gate is None else self.gate
         gap = cast(xp, self.gap[..., None, :], gate.dtype)
         backwards = [shift(xp, xp.flip(a, axis=-1)) for a in (gate, gap)]
         return [(gate, gap, False), (*backwards, True)]
@@ -228,47 +228,47 @@ class Recurrence:
         return self.wiring.xp.ones_like(self.gap)
 
 
-def gates(xp: Any, kernel: Exponentials, gap: Array, cut: Array) -> Array:
+def gates(xp: Any, profile: Exponentials, gap: Array, cut: Array) -> Array:
     """Return what is left of each term across gaps (..., n), as (..., m, n); 0 where they cut."""
-    decays = term_column(xp, kernel, kernel.decays, gap)
+    decays = term_column(xp, profile, profile.decays, gap)
     gate = xp.exp(-decays * cast(xp, gap[..., None, :], decays.dtype))
     return xp.where(cut[..., None, :], xp.zeros_like(gate), gate)
 
 
-def term_column(xp: Any, kernel: Exponentials, numbers: Sequence[complex], like: Array) -> Array:
+def term_column(xp: Any, profile: Exponentials, numbers: Sequence[complex], like: Array) -> Array:
     """Return one number for each term, (m, 1); real where all terms are."""
-    values = [[number.real if kernel.is_real else number] for number in numbers]
-    dtype = xp.float64 if kernel.is_real else xp.complex128
+    values = [[number.real if profile.is_real else number] for number in numbers]
+    dtype = xp.float64 if profile.is_real else xp.complex128
     return xp.asarray(values, dtype=dtype, device=device_of(like))
 
 
-def real_sum(xp: Any, kernel: Exponentials, x: Array, axis: int) -> Array:
+def real_sum(xp: Any, profile: Exponentials, x: Array, axis: int) -> Array:
     """Return the real part of the sum over all terms."""
-    return xp.squeeze(x, axis=axis) if kernel.is_real else xp.real(xp.sum(x, axis=axis))
+    return xp.squeeze(x, axis=axis) if profile.is_real else xp.real(xp.sum(x, axis=axis))
 
 
 def sums_over_others(
     scan: Callable[[Array, Array], Array],
     xp: Any,
-    kernel: Exponentials,
+    profile: Exponentials,
     gate: Array,
     w: Array,
     offset: Array | None = None,
 ) -> Array:
     """Return the sums over all items to the left and to the right, (..., c, n), by two scans.
 
-    The weight of an item is that of the kernel for the gaps on the way to it. Batch dimensions
+    The weight of an item is that of the profile for the gaps on the way to it. Batch dimensions
     broadcast.
 
     Args:
         scan: As `chunked_scan` of these arrays.
         xp: The array namespace.
-        kernel: The sum of exponentials.
+        profile: The sum of exponentials.
         gate: (..., m, n), between each position and the one before: see `gates`.
         w: (..., c, n), real.
         offset: (..., n) how far each position is to the left of its item; None for nothing.
     """
-    weights = term_column(xp, kernel, kernel.weights, w)[..., None]
+    weights = term_column(xp, profile, profile.weights, w)[..., None]
     w = weights * cast(xp, w[..., None, :, :], gate.dtype)
     batch = broadcast_shapes(gate.shape[:-1], w.shape[:-2])
     w = xp.broadcast_to(w, (*batch, *w.shape[-2:]))
@@ -277,7 +277,7 @@ def sums_over_others(
     sides = both[..., None, :] * shift(xp, scan(both, xp.stack([w, xp.flip(w, axis=-1)])))
     left, right = sides[0, ...], xp.flip(sides[1, ...], axis=-1)
     if offset is not None:
-        decays = term_column(xp, kernel, kernel.decays, offset)
+        decays = term_column(xp, profile, profile.decays, offset)
         step = decays * cast(xp, offset[..., None, :], decays.dtype)
         left, right = left * xp.exp(step)[..., None, :], right * xp.exp(-step)[..., None, :]
-    return real_sum(xp, kernel, left + right, axis=-3)
+    return real_sum(xp, profile, left + right, axis=-3)

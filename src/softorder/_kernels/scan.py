@@ -1,4 +1,4 @@
-"""The recurrence F_i = v_i + gate_i F_{i-1} in array operations. Its derivatives are its like."""
+"""The recurrence F_i = v_i + gate_i F_{i-1} in array operations. Its derivatives are scans too."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 
-from softorder._extension import cpu_threads, extension, hold
+from softorder._extension import cpu_threads, extension, make_call
 from softorder._kernels.products import Call
 from softorder._kernels.scores import SortedRows
 from softorder.numpy._rules import jointly
@@ -30,7 +30,9 @@ def _product(
     size = call.saved_size(*shapes) if any(recorded) else 0
     saved = numpy.empty(size) if size else None
     sorted_rows = tuple(map(_contiguous, (rows.sorted, rows.order, rows.counts)))
-    held = hold(call, sorted_rows, _contiguous(scale), _contiguous(values), saved, cpu_threads())
+    held = make_call(
+        call, sorted_rows, _contiguous(scale), _contiguous(values), saved, cpu_threads()
+    )
     y = numpy.empty(call.result_shape(*shapes), scores.dtype)
     held.forward(y)
 

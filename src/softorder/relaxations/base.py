@@ -272,7 +272,7 @@ def batch_temperature(
     concrete = wiring.is_concrete(tau)
     tau = xp.astype(tau, dtype)
     if concrete:
-        _checks.check_temperatures(xp, tau, float(xp.finfo(dtype).smallest_normal), name)
+        _checks.check_temperature_values(xp, tau, float(xp.finfo(dtype).smallest_normal), name)
     return tau[..., None, None]
 
 

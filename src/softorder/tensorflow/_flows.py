@@ -31,14 +31,14 @@ class Flows:
     right: Sequence[Array]
 
 
-def gates_by_step(xp: Any, kernel: Exponentials, gap: Array, cut: Array) -> list[Array]:
+def gates_by_step(xp: Any, profile: Exponentials, gap: Array, cut: Array) -> list[Array]:
     """Return `gates` by step, each (..., m, 1, chunks)."""
     steps = zip(_by_step(xp, gap), _by_step(xp, cut), strict=True)
-    return [gates(xp, kernel, *step)[..., None, :] for step in steps]
+    return [gates(xp, profile, *step)[..., None, :] for step in steps]
 
 
 def chunked_sums_over_others(
-    xp: Any, kernel: Exponentials, steps: Sequence[Array], w: Array
+    xp: Any, profile: Exponentials, steps: Sequence[Array], w: Array
 ) -> tuple[Array, Flows]:
     """Return what `sums_over_others` does, and the flows that its derivative is made of.
 
@@ -47,11 +47,11 @@ def chunked_sums_over_others(
 
     Args:
         xp: The array namespace.
-        kernel: The sum of exponentials.
+        profile: The sum of exponentials.
         steps: `gates_by_step`.
         w: (..., c, n), real, of the same batch.
     """
-    weights = term_column(xp, kernel, kernel.weights, w)[..., None]
+    weights = term_column(xp, profile, profile.weights, w)[..., None]
     items = [weights * cast(xp, x[..., None, :, :], weights.dtype) for x in _by_step(xp, w)]
     # The gate to the next position: that of the last step is the first of the next chunk.
     first = steps[0]
@@ -66,39 +66,39 @@ def chunked_sums_over_others(
 
     left = _flow(steps, items, carry)
     right = _flow(onward[::-1], items[::-1], carry_back)[::-1]
-    sums = [real_sum(xp, kernel, a + b, axis=-3) for a, b in zip(left, right, strict=True)]
+    sums = [real_sum(xp, profile, a + b, axis=-3) for a, b in zip(left, right, strict=True)]
     # Both sides have the item itself.
-    own = 2 * sum(weight.real for weight in kernel.weights)
+    own = 2 * sum(weight.real for weight in profile.weights)
     return _by_item(xp, sums, w.shape[-1]) - own * w, Flows(left, right)
 
 
 def gap_gradient(
-    xp: Any, kernel: Exponentials, steps: Sequence[Array], of_w: Flows, of_g: Flows, n: int
+    xp: Any, profile: Exponentials, steps: Sequence[Array], of_w: Flows, of_g: Flows, n: int
 ) -> Array:
     """Return the gradient of sum(g * sums) in the gaps, (..., n).
 
     A gap stands between all that is before it and all from there on, in both directions.
     """
     # Both flows have the weights, which count once.
-    ratios = [-d / w for d, w in zip(kernel.decays, kernel.weights, strict=True)]
-    factor = term_column(xp, kernel, ratios, steps[0])[..., None]
+    ratios = [-d / w for d, w in zip(profile.decays, profile.weights, strict=True)]
+    factor = term_column(xp, profile, ratios, steps[0])[..., None]
 
     def before(left: Sequence[Array]) -> list[Array]:
         return [shift(xp, left[-1]), *left[:-1]]
 
     sides = zip(steps, before(of_w.left), of_g.right, before(of_g.left), of_w.right, strict=True)
     passed = [
-        real_sum(xp, kernel, factor * gate * xp.sum(a * b + c * d, axis=-2, keepdims=True), -3)
+        real_sum(xp, profile, factor * gate * xp.sum(a * b + c * d, axis=-2, keepdims=True), -3)
         for gate, a, b, c, d in sides
     ]
     return _by_item(xp, passed, n)[..., 0, :]
 
 
-def offset_gradient(xp: Any, kernel: Exponentials, of_w: Flows, g: Array) -> Array:
+def offset_gradient(xp: Any, profile: Exponentials, of_w: Flows, g: Array) -> Array:
     """Return the gradient of sum(g * sums) in the offsets, (..., n), at offsets of 0."""
-    decays = term_column(xp, kernel, kernel.decays, g)[..., None]
+    decays = term_column(xp, profile, profile.decays, g)[..., None]
     slopes = [
-        real_sum(xp, kernel, decays * (left - right), axis=-3)
+        real_sum(xp, profile, decays * (left - right), axis=-3)
         for left, right in zip(of_w.left, of_w.right, strict=True)
     ]
     return xp.sum(g * _by_item(xp, slopes, g.shape[-1]), axis=-2)

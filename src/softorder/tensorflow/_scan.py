@@ -48,7 +48,7 @@ def _scan_gradient(gate: Any, f: Any, g: Any) -> tuple[Any, Any]:
     return scan_gradient(xp, scan, gate, f, g, _conjugate)
 
 
-def sums_over_others(kernel: Exponentials, gap: Any, cut: Any, w: Any, offset: Any) -> Any:
+def sums_over_others(profile: Exponentials, gap: Any, cut: Any, w: Any, offset: Any) -> Any:
     """Return that of `_kernels.recurrence` for the gates of gaps (..., n), and w (..., c, n)."""
     batch = numpy.broadcast_shapes(tuple(gap.shape[:-1]), tuple(w.shape[:-2]))
     rows = [gap, cut] if offset is None else [gap, cut, offset]
@@ -58,21 +58,21 @@ def sums_over_others(kernel: Exponentials, gap: Any, cut: Any, w: Any, offset: A
     @tf.custom_gradient
     def sums(*arrays: Any) -> tuple[Any, Callable[[Any], Any]]:
         gap, w = (tf.stop_gradient(x) for x in arrays[:2])
-        steps = gates_by_step(xp, kernel, gap, cut)
-        y, of_w = chunked_sums_over_others(xp, kernel, steps, w)
+        steps = gates_by_step(xp, profile, gap, cut)
+        y, of_w = chunked_sums_over_others(xp, profile, steps, w)
 
         def to_inputs(*arrays: Any) -> list[Any]:
             # The weights are symmetric.
-            to_w, of_g = chunked_sums_over_others(xp, kernel, steps, arrays[-1])
-            to = [gap_gradient(xp, kernel, steps, of_w, of_g, gap.shape[-1]), to_w]
-            return [*to, offset_gradient(xp, kernel, of_w, arrays[-1])] if moved else to
+            to_w, of_g = chunked_sums_over_others(xp, profile, steps, arrays[-1])
+            to = [gap_gradient(xp, profile, steps, of_w, of_g, gap.shape[-1]), to_w]
+            return [*to, offset_gradient(xp, profile, of_w, arrays[-1])] if moved else to
 
         def to_inputs_by_scans(*arrays: Any) -> Any:
             *inputs, g = arrays
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
-                gate = gates(xp, kernel, inputs[0], cut)
-                y = sums_by_scans(scan, xp, kernel, gate, *inputs[1:])
+                gate = gates(xp, profile, inputs[0], cut)
+                y = sums_by_scans(scan, xp, profile, gate, *inputs[1:])
             return tape.gradient(y, inputs, g)
 
         return y, lambda g: _with_derivative(to_inputs, to_inputs_by_scans)(*arrays, g)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import _SingleLevelFunction
 
-from softorder._extension import extension, hold
+from softorder._extension import extension, make_call
 from softorder._kernels.definitions import define
 from softorder._kernels.products import Call
 from softorder._kernels.scan import chunked_scan, scan_gradient, shift
@@ -147,7 +147,7 @@ def _sort(scores: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(order), torch.from_numpy(positions)
 
 
-def _hold(
+def _make_call(
     call: Call,
     values: Tensor | None,
     scale: Tensor | float,
@@ -158,7 +158,7 @@ def _hold(
 ) -> Any:
     scales: Any = _view(scale) if isinstance(scale, Tensor) else scale
     rows = _view(positions), _view(order), _view(counts)
-    return hold(call, rows, scales, _view(values), saved, torch.get_num_threads())
+    return make_call(call, rows, scales, _view(values), saved, torch.get_num_threads())
 
 
 def _empty_like(x: Tensor) -> Tensor:
@@ -212,7 +212,7 @@ class _Product(_SingleLevelFunction):
         size = call.saved_size(scores.shape, _shape_of(values))
         saved = numpy.empty(size) if size and True in ctx.needs_input_grad else None
         arrays = rows.sorted, rows.order, rows.counts
-        ctx.held = _hold(call, values, scale, *arrays, saved)
+        ctx.held = _make_call(call, values, scale, *arrays, saved)
         return _forward(ctx.held, call, scores, values)
 
     @staticmethod
@@ -228,7 +228,7 @@ class _Product(_SingleLevelFunction):
             to = [x if want else None for x, want in zip(found, wanted, strict=True)]
         else:
             arrays = ctx.rows.sorted, ctx.rows.order, ctx.rows.counts
-            held = ctx.held or _hold(ctx.call, values, scale, *arrays)
+            held = ctx.held or _make_call(ctx.call, values, scale, *arrays)
             to = _backward(held, g, wanted, scores.shape, values)
         return (*to, None, None)
 
@@ -271,7 +271,7 @@ _OPERANDS = (
     "softorder::product", mutates_args=(), schema=f"(Tensor scores, {_OPERANDS}) -> Tensor"
 )
 def _product_op(scores: Tensor, *operands: Any) -> Tensor:
-    call, held, values = _hold_operands(*operands)
+    call, held, values = _call_of_operands(*operands)
     return _forward(held, call, scores, values)
 
 
@@ -287,7 +287,7 @@ def _(scores: Tensor, values: Tensor | None, *others: Any) -> Tensor:
     schema=f"(Tensor g, {_OPERANDS}) -> (Tensor, Tensor, Tensor)",
 )
 def _product_backward_op(g: Tensor, *operands: Any) -> tuple[Tensor | None, ...]:
-    _, held, values = _hold_operands(*operands)
+    _, held, values = _call_of_operands(*operands)
     # The gradient is empty where there are no values, or indices.
     wanted = (True, _has_gradient(values), True)
     shape = operands[2].shape
@@ -304,11 +304,11 @@ def _(g: Tensor, values: Tensor | None, _scale: Tensor, positions: Tensor, *_: A
     )
 
 
-def _hold_operands(
+def _call_of_operands(
     values: Tensor | None, scale: Tensor, *others: Any
 ) -> tuple[Call, Any, Tensor | None]:
     call = Call.of_fields(*others[3:])
-    return call, _hold(call, values, scale, *others[:3]), values
+    return call, _make_call(call, values, scale, *others[:3]), values
 
 
 def _has_gradient(values: Tensor | None) -> bool:

@@ -79,9 +79,9 @@ def is_transformed() -> bool:
 
 
 def native_can_read(*arrays: object) -> bool:
-    """Tell whether the native kernel can read these tensors, and first derivatives will do.
+    """Tell whether the native kernel can read these tensors, and whether first derivatives suffice.
 
-    What is no tensor is passed over. While a compiler traces, what it will run counts.
+    Arguments that are not tensors are ignored. While a compiler traces, what it will run counts.
     """
     if torch.compiler.is_compiling():
         on_cpu = all(x.device.type == "cpu" for x in arrays if isinstance(x, torch.Tensor))
