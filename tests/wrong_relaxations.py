@@ -131,10 +131,10 @@ class CertainRows(Dense):
 
 
 class UnstableRows(Dense):
-    @property
-    def order(self):
+    def __init__(self, softmax, scores):
+        super().__init__(softmax, scores)
         xp = self.wiring.xp
-        return xp.flip(xp.argsort(self.scores.scores, axis=-1, stable=True), axis=-1)
+        self.order = xp.flip(xp.argsort(scores.scores, axis=-1, stable=True), axis=-1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
