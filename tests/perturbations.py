@@ -224,6 +224,16 @@ def _in_tensorflow(name, change):
     return perturb
 
 
+def _logsumexp_in_tensorflow():
+    original = core_plackett_luce.cumulative_logsumexp
+
+    def changed(wiring, x):
+        y = original(wiring, x)
+        return _scaled(y) if wiring.name == "tensorflow" else y
+
+    core_plackett_luce.cumulative_logsumexp = changed
+
+
 def _then(change):
     """Change what a function returns."""
     return lambda original: lambda *args: change(original(*args))
@@ -272,7 +282,7 @@ OF_TENSORFLOW = {
     "recurrence_gradient": _after_importing("inside:tensorflow_scan", "gap_gradient", _scaled),
     "scan": _in_tensorflow("scan", _then(_scaled)),
     "scan_gradient": _after_importing("inside:tensorflow_scan", "_scan_gradient", _scaled_gate),
-    "logsumexp": _after(core_plackett_luce, "cumulative_logsumexp", _scaled),
+    "logsumexp": _logsumexp_in_tensorflow,
     "matmul": _in_tensorflow("matmul", _then(_scaled)),
     "stop_gradient": _in_tensorflow("stop_gradient", lambda original: lambda x: x),
 }
@@ -404,8 +414,8 @@ PERTURBATIONS = {
     "tiled_log_prob": _after(tiled.Tiled, "log_prob", _scaled),
     "tiled_entropy": _after(tiled.Tiled, "entropy", _scaled),
     "tiled_reach": _after(tiled.Tiled, "_find_reach", _narrower),
-    "neuralsort_cost": _after(neuralsort, "_bounded", _scaled),
-    "neuralsort_cost_gradient": _after(neuralsort, "_bounded", _wrong_slope),
+    "neuralsort_cost": _after(neuralsort, "_capped", _scaled),
+    "neuralsort_cost_gradient": _after(neuralsort, "_capped", _wrong_slope),
     "neuralsort_ties": _after(neuralsort, "_tied_distances", lambda tied: None),
     "log_rows": _after(dense.Dense, "log_rows", _shifted),
     "rows": _after(dense.Dense, "rows", _scaled),
