@@ -20,7 +20,7 @@ UNDERFLOW = 1e-300
 ITERATED = 1e-11
 # Solutions that stop at a tolerance, by that tolerance, against the limit.
 STOPPED = {1e-4: 2e-4, 1e-9: 1e-6, 1e-10: 1e-8, 1e-12: 1e-9}
-# What is accepted by a tolerance is rounded once more: its error may be so many times as large.
+# Rounding what a tolerance has accepted may make its error larger by this factor.
 ROUNDED_AGAIN = 1.05
 # The hard operation, at a small temperature, and at one of 1e-9; the mean, at one of
 # 1e12, or of 1e6 in float32.

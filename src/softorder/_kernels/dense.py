@@ -129,7 +129,7 @@ class GroupedMatrix(ExplicitMatrix):
 
 
 def pick_rows(wiring: Wiring, matrix: Array, rows: Array | None) -> Array:
-    """Return rows of a matrix that is kept; all of them are a copy, which may be written to."""
+    """Return some rows of a cached matrix, or a copy of all of them, which may be written to."""
     if rows is None:
         return wiring.copy(matrix)
     return take_along(wiring, matrix, rows[..., :, None], axis=-2)
