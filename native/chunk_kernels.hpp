@@ -44,7 +44,8 @@ struct ChunkKernels {
 
     // For channels (p_1..p_f, 1, s_1..s_f, q) and C_ij = s_i . p_j - q_i:
     //   spread[i] = sum_j k(u_ij) s_j,
-    //   force[i] = derivative of sum_ij C_ij k(u_ij) with respect to the score at i, in units of the scale,
+    //   force[i] = derivative of sum_ij C_ij k(u_ij) with respect to the score at i, in units of the
+    //     scale,
     //   input[i, f] = the part of it that row i has, in place of 1, if `keeps_rows`; the rest is the
     //     item's,
     //   returns sum_ij C_ij u_ij (-k'(u_ij)), if `with_moment`; it is the scale's derivative.

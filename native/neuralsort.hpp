@@ -89,7 +89,9 @@ void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
     const int64_t n = rows.n, f = rows.features;
     const bool infinite = any_infinite(u, rows.rows * n * f);
     const int64_t planes = infinite ? 3 * f : f;
-    const auto fill_unused = [&](int64_t row, double value) { fill_with(w + row * n * f, n * f, value); };
+    const auto fill_unused = [&](int64_t row, double value) {
+        fill_with(w + row * n * f, n * f, value);
+    };
     const double smallest = infinite ? kUnderflow<Float> : kNegligible<Float>;
     for_each_block(rows, smallest, 2 * planes + 1, fill_unused, [&](int64_t row, BandBlock<Float>& block) {
         double* shares = block.take_cleared(planes);

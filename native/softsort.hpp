@@ -96,7 +96,7 @@ void apply(const Rows<Float>& rows, const Float* v, Float* y, Float* log_z, doub
         if (log_z) fill_with(log_z + done, left, blocks.blank());
     };
     for_each_block(rows, fill_unused, [&](int64_t row, Block block, BlockSolver<Float>& solver, int,
-                                    Workspace&) {
+                                          Workspace&) {
         Float* y_row = y + row * n * f;
         Float* z_row = log_z ? log_z + row * n : nullptr;
         if (own && block.all_infinite) {  // infinite scores: the mean of equal ones
@@ -223,8 +223,8 @@ void differentiate(const Rows<Float>& rows, const Gradients<Float>& to, bool sym
     const auto fill_unused = [&](int64_t row, const Blocks& blocks) {
         fill_gradients(to, row, n, f, blocks.blank());
     };
-    for_each_block(rows, fill_unused, [&](int64_t row, Block block, BlockSolver<Float>& solver, int threads,
-                                    Workspace& memory) {
+    for_each_block(rows, fill_unused, [&](int64_t row, Block block, BlockSolver<Float>& solver,
+                                          int threads, Workspace& memory) {
         const Float* sorted = rows.sorted + row * n;
         const int64_t* order = rows.order + row * n;
         double* force = memory.force.get(n);
@@ -315,7 +315,7 @@ void apply_transposed(const Rows<Float>& rows, const Float* u, Float* w) {
         fill_with(w + row * n * f, n * f, blocks.blank());
     };
     for_each_block(rows, fill_unused, [&](int64_t row, Block block, BlockSolver<Float>& solver, int,
-                                    Workspace& memory) {
+                                          Workspace& memory) {
         double* const z = memory.z.get(block.end - block.begin);
         const auto ones = [](int64_t, int64_t size, double* input) { fill_with(input, size, 1); };
         solver.sums(1, 1, ones, [&](int64_t begin, int64_t size, const double* sums, const double*) {

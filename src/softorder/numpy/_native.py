@@ -13,6 +13,9 @@ from softorder._kernels.scores import SortedRows
 from softorder.numpy._rules import jointly
 from softorder.numpy._tape import value_of
 
+# Not other byte orders, and not longdouble.
+_DTYPES = (numpy.dtype(numpy.float32), numpy.dtype(numpy.float64))
+
 
 def _contiguous(x: Any) -> Any:
     return numpy.ascontiguousarray(x) if isinstance(x, numpy.ndarray) else x
@@ -62,9 +65,9 @@ class NativeProducts:
     @staticmethod
     def can_read(*arrays: Any) -> bool:
         """Tell whether the kernel has the dtypes of all arrays."""
-        # Not other byte orders, and not longdouble.
-        plain = (numpy.dtype(numpy.float32), numpy.dtype(numpy.float64))
-        return all(x.dtype in plain for x in map(value_of, arrays) if isinstance(x, numpy.ndarray))
+        return all(
+            x.dtype in _DTYPES for x in map(value_of, arrays) if isinstance(x, numpy.ndarray)
+        )
 
     @staticmethod
     def sort(scores: Any, valid: numpy.ndarray | None) -> tuple[numpy.ndarray, numpy.ndarray]:
